@@ -1,0 +1,255 @@
+//! The unit of packet I/O: bursts in, batches out. A batch is what segmentation offload can send with one
+//! call: one flow's header, bodies of equal size back to back, and an odd last one.
+
+use core::ops::Range;
+
+use crate::icrc;
+use crate::ip::NetHeader;
+
+/// How the IPv4 identification of the segments of a batch comes to be. The ICRC covers it, so whoever
+/// fills the ICRC must know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IpIdRule {
+    /// Every packet leaves with ID 0 (an unconnected UDP socket that forbids fragmentation).
+    Fixed0,
+    /// Segment `i` leaves with the batch's ID + `i` (segmentation offload).
+    BasePlusIndex,
+    /// The back end sends the header as the core wrote it; the core counts IDs up.
+    Ours,
+}
+
+/// What a packet I/O back end can do, told to the core when the device opens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caps {
+    /// Most segments in one batch, at least 1.
+    pub max_segments: usize,
+    /// Most bytes of bodies in one batch; at least one full packet.
+    pub max_bytes: usize,
+    /// Rule of the IPv4 identification.
+    pub ip_id: IpIdRule,
+    /// Whether received packets come with the IP header that was on the wire.
+    pub sees_ip_header: bool,
+    /// Packets that a queue pair may have in flight, requests or READ responses, before the receiver's
+    /// buffer may overflow.
+    pub window: u32,
+}
+
+/// How much of a received packet's network header was really seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeaderKnowledge {
+    /// All of it, as it was on the wire.
+    Seen,
+    /// Rebuilt, with every field that the ICRC covers known by a rule that the back end enforces.
+    Assumed,
+    /// Rebuilt; the IPv4 identification is not known.
+    Unknown,
+}
+
+/// One received packet of a burst.
+#[derive(Clone, Debug)]
+pub struct RxPacket {
+    /// Network header.
+    pub net: NetHeader,
+    /// How far `net` can be trusted.
+    pub knowledge: HeaderKnowledge,
+    /// Where its bytes from BTH to ICRC lie in the burst's buffer.
+    pub body: Range<usize>,
+}
+
+/// Packets received with one call.
+#[derive(Debug, Default)]
+pub struct RxBurst {
+    buf: Vec<u8>,
+    packets: Vec<RxPacket>,
+    malformed: u32,
+}
+
+impl RxBurst {
+    /// An empty burst.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Forgets all packets; keeps the memory.
+    pub fn clear(&mut self) {
+        self.buf.clear();
+        self.packets.clear();
+        self.malformed = 0;
+    }
+
+    /// Number of packets.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.packets.len()
+    }
+
+    /// Whether it holds no packet.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.packets.is_empty()
+    }
+
+    /// Adds a packet whose network header is known: `body` is BTH to ICRC.
+    pub fn push(&mut self, net: NetHeader, knowledge: HeaderKnowledge, body: &[u8]) {
+        let start = self.buf.len();
+        self.buf.extend_from_slice(body);
+        self.packets.push(RxPacket { net, knowledge, body: start..self.buf.len() });
+    }
+
+    /// Adds an IP packet as it was on the wire. What is not RoCE v2 is left out; what claims to be but has
+    /// impossible lengths is counted as malformed.
+    pub fn push_ip(&mut self, packet: &[u8]) {
+        match NetHeader::parse_ip(packet) {
+            Ok((net, body)) => self.push(net, HeaderKnowledge::Seen, body),
+            Err(crate::packet::ParseError::NotRoce) => {}
+            Err(_) => self.malformed += 1,
+        }
+    }
+
+    /// Packets for the RoCE port whose IP or UDP lengths were impossible.
+    #[must_use]
+    pub fn malformed(&self) -> u32 {
+        self.malformed
+    }
+
+    /// The packets with their bodies, in order of arrival.
+    pub fn iter(&self) -> impl Iterator<Item = (&RxPacket, &[u8])> {
+        self.packets.iter().map(|packet| (packet, &self.buf[packet.body.clone()]))
+    }
+}
+
+/// Packets to send: one flow, bodies of equal size back to back, an odd last one.
+#[derive(Debug)]
+pub struct TxBatch {
+    net: Option<NetHeader>,
+    id_rule: IpIdRule,
+    base_id: u16,
+    buf: Vec<u8>,
+    segment_len: usize,
+    count: usize,
+    sealed: bool,
+}
+
+impl Default for TxBatch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl TxBatch {
+    /// An empty batch.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            net: None,
+            id_rule: IpIdRule::Ours,
+            base_id: 0,
+            buf: Vec::new(),
+            segment_len: 0,
+            count: 0,
+            sealed: false,
+        }
+    }
+
+    /// Empties the batch and starts one for the flow of `net`; lengths in `net` do not matter. `base_id` is
+    /// the IPv4 identification of the first segment where `caps` leave it to the core.
+    pub fn begin(&mut self, net: NetHeader, caps: &Caps, base_id: u16) {
+        self.net = Some(net);
+        self.id_rule = caps.ip_id;
+        self.base_id = base_id;
+        self.buf.clear();
+        self.segment_len = 0;
+        self.count = 0;
+        self.sealed = false;
+    }
+
+    /// Empties the batch.
+    pub fn clear(&mut self) {
+        self.net = None;
+        self.buf.clear();
+        self.count = 0;
+        self.sealed = true;
+    }
+
+    /// Number of packets.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether it holds no packet.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Length of every body but perhaps the last, which may be shorter. BTH to ICRC.
+    #[must_use]
+    pub fn segment_len(&self) -> usize {
+        self.segment_len
+    }
+
+    /// Whether a body of `len` bytes (BTH to ICRC) may still join.
+    #[must_use]
+    pub fn accepts(&self, len: usize, caps: &Caps) -> bool {
+        if self.net.is_none() || self.sealed {
+            return false;
+        }
+        if self.count == 0 {
+            return true;
+        }
+        let full = self.buf.len() == self.count * self.segment_len;
+        full && len <= self.segment_len && self.count < caps.max_segments && self.buf.len() + len <= caps.max_bytes
+    }
+
+    /// Adds a body of `len` bytes (BTH to ICRC) and gives its place to be written, zeroed. The last four
+    /// bytes are filled by [`TxBatch::seal`].
+    pub fn push(&mut self, len: usize) -> &mut [u8] {
+        if self.count == 0 {
+            self.segment_len = len;
+        }
+        self.count += 1;
+        let start = self.buf.len();
+        self.buf.resize(start + len, 0);
+        &mut self.buf[start..]
+    }
+
+    /// Fills the ICRC of every packet; after this the batch is ready to send and takes no more.
+    pub fn seal(&mut self) {
+        for i in 0..self.count {
+            let range = self.range(i);
+            if let Some(net) = self.header(i) {
+                icrc::fill(&net, &mut self.buf[range]);
+            }
+        }
+        self.sealed = true;
+    }
+
+    /// Network header of the flow, with the lengths and ID of packet `i`.
+    #[must_use]
+    pub fn header(&self, i: usize) -> Option<NetHeader> {
+        let net = self.net?.with_transport_len(self.range(i).len());
+        Some(match self.id_rule {
+            IpIdRule::Fixed0 => net.with_id(0),
+            #[expect(clippy::cast_possible_truncation, reason = "identifications count modulo 2^16")]
+            IpIdRule::BasePlusIndex | IpIdRule::Ours => net.with_id(self.base_id.wrapping_add(i as u16)),
+        })
+    }
+
+    /// All bodies back to back.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.buf
+    }
+
+    /// The packets in order: header and body.
+    pub fn iter(&self) -> impl Iterator<Item = (NetHeader, &[u8])> {
+        (0..self.count).filter_map(|i| Some((self.header(i)?, &self.buf[self.range(i)])))
+    }
+
+    fn range(&self, i: usize) -> Range<usize> {
+        let start = i * self.segment_len;
+        start..(start + self.segment_len).min(self.buf.len())
+    }
+}
