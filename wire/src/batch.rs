@@ -32,6 +32,9 @@ pub struct Caps {
     /// Packets that a queue pair may have in flight, requests or READ responses, before the receiver's
     /// buffer may overflow.
     pub window: u32,
+    /// UDP source port that every packet leaves with, where the back end cannot choose it per packet. The
+    /// ICRC covers it.
+    pub src_port: Option<u16>,
 }
 
 /// How much of a received packet's network header was really seen.
