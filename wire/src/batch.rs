@@ -203,7 +203,9 @@ impl TxBatch {
             return true;
         }
         let full = self.buf.len() == self.count * self.segment_len;
-        full && len <= self.segment_len && self.count < caps.max_segments && self.buf.len() + len <= caps.max_bytes
+        full && len <= self.segment_len
+            && self.count < caps.max_segments
+            && self.buf.len() + len <= caps.max_bytes
     }
 
     /// Adds a body of `len` bytes (BTH to ICRC) and gives its place to be written, zeroed. The last four

@@ -8,6 +8,7 @@
 
 pub mod batch;
 pub mod bth;
+pub mod eth;
 pub mod ext;
 pub mod icrc;
 pub mod ip;
@@ -16,8 +17,11 @@ pub mod opcode;
 pub mod packet;
 pub mod syndrome;
 pub mod time;
+#[cfg(test)]
+mod vectors;
 
 pub use bth::Bth;
+pub use eth::{EthHeader, EtherType, Frame};
 pub use ip::{NetHeader, ROCE_V2_PORT};
 pub use num::{Gid, LKey, Mac, Msn, Mtu, PKey, Psn, QKey, Qpn, RKey, Srqn, VirtAddr, WrId};
 pub use opcode::{Opcode, Operation};

@@ -176,10 +176,7 @@ impl Kind {
     /// Whether it goes from requester to responder.
     #[must_use]
     pub const fn is_request(self) -> bool {
-        matches!(
-            self,
-            Self::Send | Self::Write | Self::Read | Self::Atomic | Self::Flush | Self::AtomicWrite
-        )
+        matches!(self, Self::Send | Self::Write | Self::Read | Self::Atomic | Self::Flush | Self::AtomicWrite)
     }
 
     /// Whether it goes from responder to requester.
