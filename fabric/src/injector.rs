@@ -72,12 +72,20 @@ impl Injector {
     /// An injector of `specs`.
     #[must_use]
     pub fn new(specs: impl IntoIterator<Item = FaultSpec>, seed: u64) -> Self {
-        Self {
-            faults: specs.into_iter().map(|spec| Fault { spec, passes: BTreeMap::new() }).collect(),
+        let mut injector = Self {
+            faults: Vec::new(),
             rng: [1, 2].map(|stream| Pcg64::new(u128::from(seed), stream)),
             first_psn: BTreeMap::new(),
             counts: Default::default(),
-        }
+        };
+        injector.set_faults(specs);
+        injector
+    }
+
+    /// Replaces the faults. Counts and random numbers go on; first PSNs and passes are seen anew.
+    pub fn set_faults(&mut self, specs: impl IntoIterator<Item = FaultSpec>) {
+        self.first_psn.clear();
+        self.faults = specs.into_iter().map(|spec| Fault { spec, passes: BTreeMap::new() }).collect();
     }
 
     /// Whether it has no fault at all, so that nobody needs to ask.
@@ -97,7 +105,8 @@ impl Injector {
         let counts = &mut self.counts[direction as usize];
         counts.packets += 1;
         let rng = &mut self.rng[direction as usize];
-        let flow = flow_of(direction, net, body);
+        let addressed = |f: &Fault| f.spec.direction == direction && matches!(f.spec.when, When::At(_));
+        let flow = self.faults.iter().any(addressed).then(|| flow_of(direction, net, body)).flatten();
         let mut verdict = Verdict::default();
         for Fault { spec, passes } in self.faults.iter_mut().filter(|f| f.spec.direction == direction) {
             let hit = match (spec.when, flow) {

@@ -6,7 +6,15 @@
 #![forbid(unsafe_code)]
 
 pub mod faults;
+mod frame;
 mod injector;
+mod link;
+mod network;
+mod stage;
 
 pub use faults::{Direction, FaultKind, FaultParseError, FaultSpec};
+pub use frame::{ETHERNET_OVERHEAD, Frame};
 pub use injector::{FaultCounts, Injector, Verdict};
+pub use link::LinkParams;
+pub use network::{Network, NodeCounts, NodeId, Record, TapPoint};
+pub use stage::{MAX_HOLD, Stage};
