@@ -144,6 +144,7 @@ impl Bth {
 
     /// With this pad count; only its low two bits count.
     #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "two bits are left")]
     pub const fn with_pad_count(mut self, pad: usize) -> Self {
         self.flags = (self.flags & !0x30) | ((pad & 3) as u8) << 4;
         self

@@ -5,6 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::bth::{be24, u24};
 use crate::num::{Msn, QKey, Qpn, RKey, Srqn, VirtAddr};
+use crate::opcode::ExtHeader;
 use crate::syndrome::Syndrome;
 
 macro_rules! header {
@@ -62,6 +63,65 @@ header!(
 header!(
     /// The sixteen reserved bytes of a congestion notification.
     CnpReserved 16 { bytes: [u8; 16] }
+);
+
+macro_rules! any_header {
+    ($($(#[$doc:meta])* $name:ident),*) => {
+        /// Any one of the headers that may follow the BTH, by value.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Ext { $($(#[$doc])* $name($name)),* }
+
+        impl Ext {
+            /// Which header it is.
+            #[must_use]
+            pub const fn kind(&self) -> ExtHeader {
+                match self { $(Self::$name(_) => ExtHeader::$name),* }
+            }
+
+            /// Reads the header of this kind at the start of `bytes`; `None` where they are too few.
+            #[must_use]
+            pub fn read(kind: ExtHeader, bytes: &[u8]) -> Option<Self> {
+                match kind {
+                    $(ExtHeader::$name => $name::read_from_prefix(bytes).ok().map(|(h, _)| Self::$name(h))),*
+                }
+            }
+
+            /// The header as it lies on the wire.
+            #[must_use]
+            pub fn as_bytes(&self) -> &[u8] {
+                match self { $(Self::$name(header) => header.as_bytes()),* }
+            }
+        }
+
+        $(impl From<$name> for Ext {
+            fn from(header: $name) -> Self {
+                Self::$name(header)
+            }
+        })*
+    };
+}
+
+any_header!(
+    /// Target shared receive queue.
+    Xrceth,
+    /// Datagram.
+    Deth,
+    /// Flush.
+    Feth,
+    /// Remote range.
+    Reth,
+    /// Atomic operands.
+    AtomicEth,
+    /// Acknowledgement.
+    Aeth,
+    /// The value an atomic found.
+    AtomicAckEth,
+    /// Immediate data.
+    ImmDt,
+    /// Key to invalidate.
+    Ieth,
+    /// Reserved bytes of a congestion notification.
+    CnpReserved
 );
 
 impl Reth {
@@ -202,6 +262,12 @@ impl Deth {
         QKey::new(self.qkey.get())
     }
 
+    /// The reserved byte.
+    #[must_use]
+    pub const fn reserved(&self) -> u8 {
+        self.reserved
+    }
+
     /// Sender's queue pair.
     #[must_use]
     pub const fn src_qp(&self) -> Qpn {
@@ -214,6 +280,12 @@ impl Xrceth {
     #[must_use]
     pub fn new(srqn: Srqn) -> Self {
         Self { reserved: 0, srqn: be24(srqn.value()) }
+    }
+
+    /// The reserved byte.
+    #[must_use]
+    pub const fn reserved(&self) -> u8 {
+        self.reserved
     }
 
     /// Target shared receive queue.
@@ -246,9 +318,21 @@ impl Feth {
     pub fn selectivity(&self) -> u32 {
         self.word.get() >> 4 & 3
     }
+
+    /// The 26 reserved bits.
+    #[must_use]
+    pub fn reserved(&self) -> u32 {
+        self.word.get() >> 6
+    }
 }
 
 impl CnpReserved {
     /// All zero, as they are sent.
     pub const ZERO: Self = Self { bytes: [0; 16] };
+
+    /// The bytes as they came.
+    #[must_use]
+    pub const fn bytes(&self) -> [u8; 16] {
+        self.bytes
+    }
 }

@@ -147,11 +147,9 @@ impl NetHeader {
         match packet.first().ok_or(ParseError::TooShort)? >> 4 {
             4 => parse_v4(packet),
             6 => {
-                let (ip, next, rest) = parse_v6(packet)?;
-                if next != UDP {
-                    return Err(ParseError::NotRoce);
-                }
-                let (udp, body) = parse_udp(rest)?;
+                let ip = parse_v6(packet, UDP)?;
+                is_roce_port(packet, IPV6_LEN)?;
+                let (udp, body) = parse_udp(v6_payload(packet, &ip)?)?;
                 Ok((Self::V6(ip, udp), body))
             }
             _ => Err(ParseError::NotRoce),
@@ -166,11 +164,8 @@ impl NetHeader {
         if packet.first().ok_or(ParseError::TooShort)? >> 4 != 6 {
             return Err(ParseError::NotRoce);
         }
-        let (ip, next, rest) = parse_v6(packet)?;
-        if next != GRH_NEXT_HEADER {
-            return Err(ParseError::NotRoce);
-        }
-        Ok((Self::V1(ip), rest))
+        let grh = parse_v6(packet, GRH_NEXT_HEADER)?;
+        Ok((Self::V1(grh), v6_payload(packet, &grh)?))
     }
 
     /// Length of the headers themselves.
@@ -334,6 +329,7 @@ fn parse_v4(packet: &[u8]) -> Result<(NetHeader, &[u8]), ParseError> {
     if packet[0] != 0x45 || packet[9] != UDP || flags & 0x3FFF != 0 {
         return Err(ParseError::NotRoce);
     }
+    is_roce_port(packet, IPV4_LEN)?;
     let ip = Ipv4Header {
         tos: packet[1],
         total_len: be16(packet, 2),
@@ -349,21 +345,38 @@ fn parse_v4(packet: &[u8]) -> Result<(NetHeader, &[u8]), ParseError> {
     Ok((NetHeader::V4(ip, udp), body))
 }
 
-fn parse_v6(packet: &[u8]) -> Result<(Ipv6Header, u8, &[u8]), ParseError> {
+fn parse_v6(packet: &[u8], next_header: u8) -> Result<Ipv6Header, ParseError> {
     if packet.len() < IPV6_LEN {
         return Err(ParseError::TooShort);
     }
+    if packet[6] != next_header {
+        return Err(ParseError::NotRoce);
+    }
+    let [first, second, ..] = octets::<4>(packet, 0);
     let word = u32::from_be_bytes(octets(packet, 0));
-    let ip = Ipv6Header {
-        traffic_class: (word >> 20 & 0xFF) as u8,
+    Ok(Ipv6Header {
+        traffic_class: first << 4 | second >> 4,
         flow_label: word & 0x000F_FFFF,
         payload_len: be16(packet, 4),
         hop_limit: packet[7],
         src: octets::<16>(packet, 8).into(),
         dst: octets::<16>(packet, 24).into(),
-    };
-    let rest = packet[IPV6_LEN..].get(..usize::from(ip.payload_len)).ok_or(ParseError::TooShort)?;
-    Ok((ip, packet[6], rest))
+    })
+}
+
+/// What the length field of `ip`, the header at the start of `packet`, says follows it.
+fn v6_payload<'a>(packet: &'a [u8], ip: &Ipv6Header) -> Result<&'a [u8], ParseError> {
+    packet.get(IPV6_LEN..IPV6_LEN + usize::from(ip.payload_len)).ok_or(ParseError::TooShort)
+}
+
+/// Fails where the UDP header at `at` is for another port, so that lengths are only ever blamed on packets
+/// that are RoCE's.
+fn is_roce_port(packet: &[u8], at: usize) -> Result<(), ParseError> {
+    match packet.get(at + 2..at + 4) {
+        None => Err(ParseError::TooShort),
+        Some(port) if be16(port, 0) == ROCE_V2_PORT => Ok(()),
+        Some(_) => Err(ParseError::NotRoce),
+    }
 }
 
 fn parse_udp(datagram: &[u8]) -> Result<(UdpHeader, &[u8]), ParseError> {
@@ -376,9 +389,6 @@ fn parse_udp(datagram: &[u8]) -> Result<(UdpHeader, &[u8]), ParseError> {
         len: be16(datagram, 4),
         checksum: be16(datagram, 6),
     };
-    if udp.dst_port != ROCE_V2_PORT {
-        return Err(ParseError::NotRoce);
-    }
     // Both lengths are covered by the ICRC, so a packet in which they disagree has no right one.
     if usize::from(udp.len) != datagram.len() {
         return Err(ParseError::LengthMismatch);
@@ -424,6 +434,7 @@ fn emit_udp(udp: &UdpHeader) -> [u8; UDP_LEN] {
 
 /// The right header checksum for `ip`, whatever its checksum field holds.
 #[must_use]
+#[expect(clippy::cast_possible_truncation, reason = "the loop ends when the sum has 16 bits")]
 pub fn ipv4_checksum(ip: &Ipv4Header) -> u16 {
     let raw = emit_v4(&Ipv4Header { checksum: 0, ..*ip });
     let mut sum: u32 = raw.chunks_exact(2).map(|pair| u32::from(be16(pair, 0))).sum();
@@ -436,6 +447,7 @@ pub fn ipv4_checksum(ip: &Ipv4Header) -> u16 {
 /// UDP source port of a connection (rule R-ADR-6): the flow label or, where that is 0, one made of the two
 /// QPNs, folded into 0xC000 to 0xFFFF. Both ends of a connection get the same.
 #[must_use]
+#[expect(clippy::cast_possible_truncation, reason = "the port is made of 14 bits")]
 pub fn source_port(flow_label: u32, local_qpn: u32, remote_qpn: u32) -> u16 {
     let mut label = flow_label & 0x000F_FFFF;
     if label == 0 {

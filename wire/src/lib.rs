@@ -15,13 +15,15 @@ pub mod ip;
 pub mod num;
 pub mod opcode;
 pub mod packet;
+pub mod pretty;
 pub mod syndrome;
 pub mod time;
 #[cfg(test)]
 mod vectors;
 
 pub use bth::Bth;
-pub use eth::{EthHeader, EtherType, Frame};
+pub use eth::{EthHeader, EtherType, Frame, VlanTag, VlanTags};
+pub use ext::Ext;
 pub use ip::{NetHeader, ROCE_V2_PORT};
 pub use num::{Gid, LKey, Mac, Msn, Mtu, PKey, Psn, QKey, Qpn, RKey, Srqn, VirtAddr, WrId};
 pub use opcode::{Opcode, Operation};

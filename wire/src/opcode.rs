@@ -33,6 +33,18 @@ impl Transport {
     const ALL: [Self; 5] = [Self::Rc, Self::Uc, Self::Ud, Self::Cnp, Self::Xrc];
 }
 
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Rc => "RC",
+            Self::Uc => "UC",
+            Self::Ud => "UD",
+            Self::Cnp => "CNP",
+            Self::Xrc => "XRC",
+        })
+    }
+}
+
 /// What a packet does: bits 4:0 of the opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]

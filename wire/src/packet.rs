@@ -3,7 +3,7 @@
 use zerocopy::FromBytes;
 
 use crate::bth::Bth;
-use crate::ext::{Aeth, AtomicAckEth, AtomicEth, Deth, Feth, Ieth, ImmDt, Reth, Xrceth};
+use crate::ext::{Aeth, AtomicAckEth, AtomicEth, Deth, Ext, Feth, Ieth, ImmDt, Reth, Xrceth};
 use crate::icrc::{self, ICRC_LEN};
 use crate::ip::NetHeader;
 use crate::opcode::{ExtHeader, Info, Opcode};
@@ -116,6 +116,17 @@ impl<'a> Packet<'a> {
     #[must_use]
     pub fn icrc_ok(&self) -> bool {
         icrc::verify(&self.net, self.body)
+    }
+
+    /// The headers between BTH and payload, in wire order.
+    pub fn ext_headers(&self) -> impl Iterator<Item = Ext> + use<'a> {
+        let (info, body) = (self.info, self.body);
+        let mut at = Bth::SIZE;
+        info.headers.iter().filter_map(move |kind| {
+            let header = Ext::read(*kind, body.get(at..)?)?;
+            at += kind.size();
+            Some(header)
+        })
     }
 
     accessor!(

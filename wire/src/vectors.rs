@@ -62,6 +62,6 @@ pub(crate) const ALL: [(&str, &str); 10] =
 
 /// The bytes of a frame written in hexadecimal.
 pub(crate) fn bytes(hex: &str) -> Vec<u8> {
-    assert!(hex.len() % 2 == 0, "whole bytes");
+    assert!(hex.len().is_multiple_of(2), "whole bytes");
     (0..hex.len()).step_by(2).map(|i| u8::from_str_radix(&hex[i..i + 2], 16).unwrap()).collect()
 }
