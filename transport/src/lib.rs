@@ -1,1 +1,28 @@
-//! Placeholder.
+//! The reliable transport engines: one queue pair's worth of requester, completer and responder.
+//!
+//! Nothing here does I/O or reads a clock. The owner of a queue pair (crate `qp`) hands in time, memory and
+//! receive work through [`ports::Ctx`], feeds packets to [`Requester::on_response`] and
+//! [`Responder::on_request`], and asks both for the next packet to send with `prepare` and `write`.
+
+#![forbid(unsafe_code)]
+
+pub mod completer;
+pub mod completion;
+pub mod counters;
+pub mod drop;
+pub mod params;
+pub mod ports;
+pub mod replay;
+pub mod requester;
+pub mod responder;
+pub mod sge;
+pub mod wqe;
+
+pub use completion::{Completion, WcOpcode, WcStatus};
+pub use counters::Counters;
+pub use drop::DropReason;
+pub use params::RcParams;
+pub use ports::{Access, AccessError, AtomicOp, Ctx, Effects, Memory, PdId, RecvQueue};
+pub use requester::Requester;
+pub use responder::Responder;
+pub use wqe::{RecvWqe, SendFlags, SendOp, SendWqe, Sge, SgeList};

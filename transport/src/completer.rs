@@ -1,0 +1,193 @@
+//! The completer: what each answer means for the requests that are open.
+//!
+//! Answers are handled in PSN order. Whatever an answer at PSN P implies for the PSNs before P is done first:
+//! SENDs and WRITEs before it are complete, and a READ or atomic before it that has no answer of its own is
+//! missing one, which is an implied NAK.
+
+use wire::opcode::Kind;
+use wire::{NakCode, Packet, Psn, Syndrome};
+
+use crate::completion::WcStatus;
+use crate::drop::DropReason;
+use crate::ports::Ctx;
+use crate::requester::{Cause, Requester, read_request_end};
+use crate::sge::scatter;
+use crate::wqe::SendOp;
+
+/// How far the answers before a PSN reach.
+#[derive(PartialEq, Eq)]
+enum Passed {
+    /// Everything before it is answered.
+    All,
+    /// A READ or atomic before it lacks its answer.
+    Blocked,
+}
+
+impl Requester {
+    /// Handles a response packet of the peer, ICRC and addresses checked.
+    ///
+    /// # Errors
+    /// Why it had no effect.
+    pub fn on_response(&mut self, ctx: &mut Ctx<'_>, packet: &Packet<'_>) -> Result<(), DropReason> {
+        let psn = packet.bth().psn();
+        // Rule R-CMP-1: only what is outstanding can be answered.
+        if !psn.in_window(self.una, self.high.steps_from(self.una)) {
+            return Err(DropReason::GhostResponse);
+        }
+        match packet.info().kind {
+            Kind::Acknowledge => self.on_acknowledge(ctx, packet, psn),
+            Kind::ReadResponse => self.on_read_response(ctx, packet, psn),
+            _ => self.on_atomic_acknowledge(ctx, packet, psn),
+        }
+    }
+
+    fn on_acknowledge(&mut self, ctx: &mut Ctx<'_>, packet: &Packet<'_>, psn: Psn) -> Result<(), DropReason> {
+        let Some(aeth) = packet.aeth() else { return Err(DropReason::Malformed) };
+        if !packet.payload().is_empty() {
+            self.fail(ctx, WcStatus::BadRespErr, 0);
+            return Ok(());
+        }
+        let syndrome = aeth.syndrome();
+        let end = if syndrome.is_ack() { psn.wrapping_add(1) } else { psn };
+        if self.acknowledge_before(ctx, end) == Passed::Blocked {
+            // What the answer says of its own PSN has to wait: it will be said again.
+            return self.implied_nak(ctx);
+        }
+        if ctx.out.fatal {
+            return Ok(());
+        }
+        match syndrome {
+            Syndrome::Ack(_) => {}
+            Syndrome::Nak(NakCode::PsnSequenceError) => self.on_sequence_nak(ctx),
+            Syndrome::RnrNak(timer) => self.receiver_not_ready(ctx, timer),
+            Syndrome::Nak(code) => {
+                let status = Self::count_fatal_nak(ctx, code);
+                self.fail(ctx, status, u32::from(syndrome.byte()));
+            }
+            Syndrome::Reserved(byte) => self.fail(ctx, WcStatus::BadRespErr, u32::from(byte)),
+        }
+        Ok(())
+    }
+
+    fn on_read_response(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        packet: &Packet<'_>,
+        psn: Psn,
+    ) -> Result<(), DropReason> {
+        if self.acknowledge_before(ctx, psn) == Passed::Blocked {
+            return self.implied_nak(ctx);
+        }
+        if ctx.out.fatal {
+            return Ok(());
+        }
+        let params = ctx.params;
+        let Some(wqe) = self.sq.front() else { return Err(DropReason::GhostResponse) };
+        let (Some((first, n)), SendOp::Read { .. }) = (wqe.psns, wqe.op) else {
+            self.fail(ctx, WcStatus::BadRespErr, 0);
+            return Ok(());
+        };
+        let index = psn.steps_from(first);
+        let offset = index * params.mtu_bytes();
+        let expected = (wqe.length - offset).min(params.mtu_bytes());
+        // Rule R-CMP-5: a resumed answer may begin with any opcode, but its end is known.
+        let ends = index + 1 == read_request_end(index, n, params.window);
+        let positive = packet.aeth().is_none_or(|aeth| aeth.syndrome().is_ack());
+        if !positive || packet.info().position.ends() != ends || packet.payload().len() != expected as usize {
+            self.fail(ctx, WcStatus::BadRespErr, 0);
+            return Ok(());
+        }
+        if scatter(ctx.memory, params.pd, &wqe.sges, u64::from(offset), packet.payload()).is_err() {
+            self.fail(ctx, WcStatus::LocProtErr, 0);
+            return Ok(());
+        }
+        self.progress(ctx, psn.wrapping_add(1));
+        if index + 1 == n {
+            self.complete_oldest(ctx);
+        }
+        Ok(())
+    }
+
+    fn on_atomic_acknowledge(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        packet: &Packet<'_>,
+        psn: Psn,
+    ) -> Result<(), DropReason> {
+        let (Some(aeth), Some(value)) = (packet.aeth(), packet.atomic_ack_eth()) else {
+            return Err(DropReason::Malformed);
+        };
+        if self.acknowledge_before(ctx, psn) == Passed::Blocked {
+            return self.implied_nak(ctx);
+        }
+        if ctx.out.fatal {
+            return Ok(());
+        }
+        let Some(wqe) = self.sq.front() else { return Err(DropReason::GhostResponse) };
+        if !wqe.op.is_atomic() || !aeth.syndrome().is_ack() || !packet.payload().is_empty() {
+            self.fail(ctx, WcStatus::BadRespErr, 0);
+            return Ok(());
+        }
+        // The value is a number; it lies in memory in the byte order of the host (rule R-RSP-20).
+        let original = value.original().to_ne_bytes();
+        if scatter(ctx.memory, ctx.params.pd, &wqe.sges, 0, &original).is_err() {
+            self.fail(ctx, WcStatus::LocProtErr, 0);
+            return Ok(());
+        }
+        self.progress(ctx, psn.wrapping_add(1));
+        self.complete_oldest(ctx);
+        Ok(())
+    }
+
+    /// Takes SENDs and WRITEs before `end` as answered, completing those that end there (rule R-CMP-2). Stops
+    /// at a READ or atomic: that is answered only by its own response.
+    fn acknowledge_before(&mut self, ctx: &mut Ctx<'_>, end: Psn) -> Passed {
+        while self.una != end {
+            let Some(wqe) = self.sq.front() else { return Passed::All };
+            let Some(last) = wqe.last_psn() else { return Passed::All };
+            if wqe.op.has_response_data() {
+                return Passed::Blocked;
+            }
+            if end.diff(last) > 0 {
+                self.progress(ctx, last.wrapping_add(1));
+                self.complete_oldest(ctx);
+            } else {
+                self.progress(ctx, end);
+            }
+        }
+        Passed::All
+    }
+
+    /// An answer has passed over a READ or atomic (rule R-CMP-3, field case F11).
+    fn implied_nak(&mut self, ctx: &mut Ctx<'_>) -> Result<(), DropReason> {
+        if self.recovering {
+            return Err(DropReason::ResponseOutOfOrder);
+        }
+        self.retry(ctx, Cause::ImpliedNak);
+        Ok(())
+    }
+
+    fn on_sequence_nak(&mut self, ctx: &mut Ctx<'_>) {
+        // Rule R-CMP-8: some responders send one behind an RNR NAK; the wait goes on.
+        if self.is_waiting_for_receiver() {
+            return;
+        }
+        self.retry(ctx, Cause::SequenceNak);
+    }
+
+    /// Counts a NAK that ends the connection and gives its completion status (rule R-CMP-9).
+    fn count_fatal_nak(ctx: &mut Ctx<'_>, code: NakCode) -> WcStatus {
+        match code {
+            NakCode::InvalidRequest => {
+                ctx.out.counters.req_remote_invalid_request += 1;
+                WcStatus::RemInvReqErr
+            }
+            NakCode::RemoteAccessError => {
+                ctx.out.counters.req_remote_access_errors += 1;
+                WcStatus::RemAccessErr
+            }
+            NakCode::RemoteOperationalError => WcStatus::RemOpErr,
+            _ => WcStatus::BadRespErr,
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Work completions, with the names and numbers of verbs.
+
+use core::fmt;
+
+use wire::{Qpn, WrId};
+
+/// How a work request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum WcStatus {
+    /// Done.
+    Success = 0,
+    /// The local buffer is too short, or the message too long.
+    LocLenErr = 1,
+    /// The queue pair cannot do this.
+    LocQpOpErr = 2,
+    /// A local key or range is not valid.
+    LocProtErr = 4,
+    /// The queue pair went to the error state before it was done.
+    WrFlushErr = 5,
+    /// The peer's answer makes no sense.
+    BadRespErr = 7,
+    /// The peer says: the request breaks a rule.
+    RemInvReqErr = 9,
+    /// The peer says: that memory may not be accessed so.
+    RemAccessErr = 10,
+    /// The peer says: it failed.
+    RemOpErr = 11,
+    /// No answer, for as often as was allowed.
+    RetryExcErr = 12,
+    /// The peer had no receive posted, for as often as was allowed.
+    RnrRetryExcErr = 13,
+}
+
+impl WcStatus {
+    /// The verbs name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Success => "SUCCESS",
+            Self::LocLenErr => "LOC_LEN_ERR",
+            Self::LocQpOpErr => "LOC_QP_OP_ERR",
+            Self::LocProtErr => "LOC_PROT_ERR",
+            Self::WrFlushErr => "WR_FLUSH_ERR",
+            Self::BadRespErr => "BAD_RESP_ERR",
+            Self::RemInvReqErr => "REM_INV_REQ_ERR",
+            Self::RemAccessErr => "REM_ACCESS_ERR",
+            Self::RemOpErr => "REM_OP_ERR",
+            Self::RetryExcErr => "RETRY_EXC_ERR",
+            Self::RnrRetryExcErr => "RNR_RETRY_EXC_ERR",
+        }
+    }
+}
+
+impl fmt::Display for WcStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What a completed work request was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum WcOpcode {
+    /// SEND.
+    Send = 0,
+    /// RDMA WRITE.
+    RdmaWrite = 1,
+    /// RDMA READ.
+    RdmaRead = 2,
+    /// Compare and swap.
+    CompSwap = 3,
+    /// Fetch and add.
+    FetchAdd = 4,
+    /// A SEND arrived.
+    Recv = 128,
+    /// A WRITE with immediate data arrived.
+    RecvRdmaWithImm = 129,
+}
+
+/// A work completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// The mark of the work request.
+    pub wr_id: WrId,
+    /// How it ended.
+    pub status: WcStatus,
+    /// What it was.
+    pub opcode: WcOpcode,
+    /// Bytes transferred; 0 where it failed.
+    pub byte_len: u32,
+    /// Immediate data that arrived, in wire order.
+    pub imm: Option<[u8; 4]>,
+    /// The queue pair.
+    pub qp_num: Qpn,
+    /// The peer's queue pair, for receives.
+    pub src_qp: Qpn,
+    /// Implementation-defined detail of an error; for a NAK, its syndrome.
+    pub vendor_err: u32,
+    /// Whether it wakes a completion queue armed for solicited completions only.
+    pub solicited: bool,
+}
+
+impl Completion {
+    /// The completion of a work request that failed.
+    #[must_use]
+    pub const fn error(wr_id: WrId, status: WcStatus, opcode: WcOpcode, qp_num: Qpn) -> Self {
+        Self {
+            wr_id,
+            status,
+            opcode,
+            byte_len: 0,
+            imm: None,
+            qp_num,
+            src_qp: Qpn::new(0),
+            vendor_err: 0,
+            // Rule F28: errors always wake.
+            solicited: true,
+        }
+    }
+}

@@ -1,0 +1,498 @@
+//! The requester: cuts work requests into packets, keeps the window, goes back when told to.
+//!
+//! Three PSNs describe it: `una`, the oldest not yet acknowledged; `snd`, the next to send; `high`, one past
+//! the newest ever sent. `snd` is behind `high` while packets are being sent again. Answers are handled in
+//! [`crate::completer`], which moves `una`.
+
+use std::collections::VecDeque;
+
+use wire::ext::{AtomicEth, ImmDt, Reth};
+use wire::icrc::ICRC_LEN;
+use wire::opcode::{ExtHeader, Operation, segment};
+use wire::{Bth, Instant, Opcode, Psn};
+use zerocopy::IntoBytes;
+
+use crate::completion::{Completion, WcStatus};
+use crate::params::RcParams;
+use crate::ports::{Access, Ctx, Side};
+use crate::sge::gather;
+use crate::wqe::{SendFlags, SendOp, SendWqe};
+
+/// The requester of one reliable connection.
+#[derive(Debug)]
+pub struct Requester {
+    /// Posted and not complete, oldest first. `una` lies in the first, if that has started.
+    pub(crate) sq: VecDeque<SendWqe>,
+    /// Index of the request that `snd` lies in, or that starts next.
+    cur: usize,
+    pub(crate) una: Psn,
+    snd: Psn,
+    pub(crate) high: Psn,
+    /// Last PSNs of the READ requests and atomics that are open.
+    open_reads: VecDeque<Psn>,
+    retry_left: u8,
+    rnr_left: u8,
+    ack_deadline: Option<Instant>,
+    rnr_until: Option<Instant>,
+    /// `una` is being sent again because an answer said so; more such answers change nothing (rule R-CMP-6).
+    pub(crate) recovering: bool,
+    since_ack_req: u32,
+    /// The request with this index cannot be carried out; it fails once all before it are done.
+    local_error: Option<(usize, WcStatus)>,
+    /// No new request may start (SQD).
+    draining: bool,
+}
+
+/// What kind of failure makes packets be sent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    SequenceNak,
+    ImpliedNak,
+    Timeout,
+}
+
+impl Requester {
+    /// A requester whose first packet has PSN `sq_psn`.
+    #[must_use]
+    pub fn new(params: &RcParams) -> Self {
+        Self {
+            sq: VecDeque::new(),
+            cur: 0,
+            una: params.sq_psn,
+            snd: params.sq_psn,
+            high: params.sq_psn,
+            open_reads: VecDeque::new(),
+            retry_left: params.retry_cnt,
+            rnr_left: params.rnr_retry,
+            ack_deadline: None,
+            rnr_until: None,
+            recovering: false,
+            since_ack_req: 0,
+            local_error: None,
+            draining: false,
+        }
+    }
+
+    /// Adds a work request.
+    pub fn post(&mut self, wqe: SendWqe) {
+        self.sq.push_back(wqe);
+    }
+
+    /// Work requests that have not completed.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.sq.len()
+    }
+
+    /// Whether no work request is waiting.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.sq.is_empty()
+    }
+
+    /// Stops or goes on starting new requests (SQD). Started ones always finish.
+    pub fn set_draining(&mut self, draining: bool) {
+        self.draining = draining;
+    }
+
+    /// Whether no started request is unfinished.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.sq.front().is_none_or(|wqe| wqe.psns.is_none())
+    }
+
+    /// Next PSN that a new packet would get.
+    #[must_use]
+    pub const fn next_psn(&self) -> Psn {
+        self.high
+    }
+
+    /// Oldest PSN that has no answer.
+    #[must_use]
+    pub const fn oldest_unacknowledged(&self) -> Psn {
+        self.una
+    }
+
+    /// Completes everything that is posted with a flush error, in order (rule F21).
+    pub fn flush(&mut self, ctx: &mut Ctx<'_>) {
+        for wqe in self.sq.drain(..) {
+            ctx.out.counters.req_cqe_flush_error += 1;
+            let wc = Completion::error(wqe.wr_id, WcStatus::WrFlushErr, wqe.op.wc_opcode(), ctx.params.qpn);
+            ctx.out.completions.push((Side::Send, wc));
+        }
+        self.stop();
+    }
+
+    /// Forgets work and timers; sends nothing more.
+    pub fn stop(&mut self) {
+        self.sq.clear();
+        self.open_reads.clear();
+        self.cur = 0;
+        self.una = self.high;
+        self.snd = self.high;
+        self.ack_deadline = None;
+        self.rnr_until = None;
+        self.local_error = None;
+    }
+
+    /// Length of the next packet to send, BTH to ICRC; `None` where nothing may be sent now.
+    pub fn prepare(&mut self, ctx: &mut Ctx<'_>) -> Option<usize> {
+        if self.rnr_until.is_some() {
+            return None;
+        }
+        self.skip_finished();
+        if self.local_error.is_some_and(|(index, _)| index == self.cur) {
+            return None;
+        }
+        if self.sq.get(self.cur)?.psns.is_none() && !self.start(ctx) {
+            return None;
+        }
+        let next = self.next_packet(ctx.params)?;
+        let in_flight = self.snd.steps_from(self.una);
+        if in_flight != 0 && in_flight + next.span > ctx.params.window {
+            return None;
+        }
+        let fresh = self.snd == self.high;
+        if fresh && next.opens_read && self.open_reads.len() >= usize::from(ctx.params.max_rd_atomic) {
+            return None;
+        }
+        Some(next.body_len())
+    }
+
+    /// Writes the packet that [`Requester::prepare`] announced into `body`; the ICRC is left out. Returns
+    /// false where local memory could not be read: then nothing is sent.
+    pub fn write(&mut self, ctx: &mut Ctx<'_>, body: &mut [u8]) -> bool {
+        let Some(next) = self.next_packet(ctx.params) else { return false };
+        let wqe = &self.sq[self.cur];
+        let repeated = self.snd != self.high;
+        let in_flight = self.snd.steps_from(self.una) + next.span;
+        // Rule R-REQ-11: the last packet of a message asks for an ACK, and so does one now and then in a long
+        // message, one that closes the window, and one that is sent again.
+        let ack_req = next.last
+            || repeated
+            || in_flight >= ctx.params.window
+            || self.since_ack_req + 1 >= (ctx.params.window / 4).max(1);
+        let bth = Bth::new(Opcode::rc(next.operation), ctx.params.dest_qpn, self.snd)
+            .with_pkey(ctx.params.pkey)
+            .with_pad_count(next.pad())
+            .with_ack_req(ack_req)
+            .with_solicited(next.last && wqe.flags.contains(SendFlags::SOLICITED) && wakes_receiver(&wqe.op));
+        let mut at = put(body, 0, bth.as_bytes());
+        at = write_headers(body, at, &next, wqe);
+        let payload = &mut body[at..at + next.payload as usize];
+        let offset = u64::from(next.offset);
+        let read = match &wqe.inline {
+            Some(data) => {
+                let from = next.offset as usize;
+                payload.copy_from_slice(&data[from..from + payload.len()]);
+                Ok(())
+            }
+            None => gather(ctx.memory, ctx.params.pd, &wqe.sges, offset, payload),
+        };
+        if read.is_err() {
+            self.fail_in_order(ctx, WcStatus::LocProtErr);
+            return false;
+        }
+        self.since_ack_req = if ack_req { 0 } else { self.since_ack_req + 1 };
+        self.advance(ctx, next.span, next.opens_read);
+        true
+    }
+
+    /// When [`Requester::handle_timeout`] has to be called.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.rnr_until.or(self.ack_deadline)
+    }
+
+    /// Carries out what is due.
+    pub fn handle_timeout(&mut self, ctx: &mut Ctx<'_>) {
+        if let Some(until) = self.rnr_until {
+            // Rule F14: nothing cuts the RNR wait short.
+            if until <= ctx.now {
+                self.rnr_until = None;
+            }
+        } else if self.ack_deadline.is_some_and(|deadline| deadline <= ctx.now) {
+            self.recovering = false;
+            self.retry(ctx, Cause::Timeout);
+        }
+    }
+
+    /// Begins the request at `cur` where the rules let it; false where it has to wait or has failed.
+    fn start(&mut self, ctx: &mut Ctx<'_>) -> bool {
+        let wqe = &self.sq[self.cur];
+        let fenced = wqe.flags.contains(SendFlags::FENCE) && !self.open_reads.is_empty();
+        if self.draining || fenced {
+            return false;
+        }
+        let need = if wqe.op.has_response_data() { Access::LOCAL_WRITE } else { Access::empty() };
+        let readable = wqe.inline.is_some()
+            || wqe.sges.iter().all(|sge| {
+                ctx.memory.check_local(ctx.params.pd, sge.lkey, sge.addr, u64::from(sge.length), need).is_ok()
+            });
+        if !readable {
+            self.fail_in_order(ctx, WcStatus::LocProtErr);
+            return false;
+        }
+        let span = if wqe.op.is_atomic() { 1 } else { ctx.params.packets(wqe.length) };
+        self.sq[self.cur].psns = Some((self.high, span));
+        true
+    }
+
+    /// Moves `cur` past requests whose packets have all been sent.
+    fn skip_finished(&mut self) {
+        while let Some(last) = self.sq.get(self.cur).and_then(SendWqe::last_psn) {
+            if self.snd.diff(last) <= 0 {
+                break;
+            }
+            self.cur += 1;
+        }
+    }
+
+    /// The packet at `snd`, which lies in the started request `cur`.
+    fn next_packet(&self, params: &RcParams) -> Option<NextPacket> {
+        let wqe = self.sq.get(self.cur)?;
+        let (first, n) = wqe.psns?;
+        let index = self.snd.steps_from(first);
+        let mtu = params.mtu_bytes();
+        let offset = index * mtu;
+        let mut next = NextPacket {
+            operation: Operation::ReadRequest,
+            offset,
+            payload: 0,
+            dma_len: wqe.length,
+            span: 1,
+            last: true,
+            opens_read: wqe.op.has_response_data(),
+        };
+        if let Some(kind) = wqe.op.segments() {
+            next.last = index + 1 == n;
+            next.payload = (wqe.length - offset).min(mtu);
+            next.operation = segment(kind, index == 0, next.last);
+        } else if let SendOp::Read { .. } = wqe.op {
+            let end = read_request_end(index, n, params.window);
+            next.span = end - index;
+            next.dma_len = (wqe.length - offset).min(next.span * mtu);
+        } else {
+            next.operation = match wqe.op {
+                SendOp::CmpSwap { .. } => Operation::CmpSwap,
+                _ => Operation::FetchAdd,
+            };
+        }
+        Some(next)
+    }
+
+    fn advance(&mut self, ctx: &mut Ctx<'_>, span: u32, opens_read: bool) {
+        self.snd = self.snd.wrapping_add(span);
+        if self.snd.diff(self.high) > 0 {
+            self.high = self.snd;
+            if opens_read {
+                self.open_reads.push_back(self.snd.wrapping_sub(1));
+            }
+        }
+        if self.ack_deadline.is_none() {
+            self.arm(ctx);
+        }
+    }
+
+    fn arm(&mut self, ctx: &Ctx<'_>) {
+        self.ack_deadline = ctx.params.ack_timeout().map(|t| ctx.now + t);
+    }
+
+    /// Takes everything before `psn` as answered. The caller has seen to it that it is.
+    pub(crate) fn progress(&mut self, ctx: &mut Ctx<'_>, psn: Psn) {
+        if psn == self.una {
+            return;
+        }
+        self.una = psn;
+        // An answer to a packet sent earlier may arrive while it is being sent again.
+        if self.snd.diff(self.una) < 0 {
+            self.snd = self.una;
+        }
+        while self.open_reads.front().is_some_and(|last| last.diff(self.una) < 0) {
+            self.open_reads.pop_front();
+        }
+        self.retry_left = ctx.params.retry_cnt;
+        self.rnr_left = ctx.params.rnr_retry;
+        self.recovering = false;
+        if self.snd == self.una || self.rnr_until.is_some() {
+            self.ack_deadline = None;
+        } else {
+            self.arm(ctx);
+        }
+    }
+
+    /// Completes the oldest request with success.
+    pub(crate) fn complete_oldest(&mut self, ctx: &mut Ctx<'_>) {
+        let Some(wqe) = self.pop_oldest() else { return };
+        if wqe.flags.contains(SendFlags::SIGNALED) {
+            let wc = Completion {
+                byte_len: wqe.length,
+                solicited: false,
+                ..Completion::error(wqe.wr_id, WcStatus::Success, wqe.op.wc_opcode(), ctx.params.qpn)
+            };
+            ctx.out.completions.push((Side::Send, wc));
+        }
+        self.fail_local_if_oldest(ctx);
+    }
+
+    fn pop_oldest(&mut self) -> Option<SendWqe> {
+        let wqe = self.sq.pop_front()?;
+        self.cur = self.cur.saturating_sub(1);
+        if let Some((index, _)) = &mut self.local_error {
+            *index = index.saturating_sub(1);
+        }
+        Some(wqe)
+    }
+
+    /// Sends again from `una` on; gives up where no retry is left (rule R-REQ-20).
+    pub(crate) fn retry(&mut self, ctx: &mut Ctx<'_>, cause: Cause) {
+        if self.recovering {
+            return;
+        }
+        if self.retry_left == 0 {
+            ctx.out.counters.req_transport_retries_exceeded += 1;
+            self.fail(ctx, WcStatus::RetryExcErr, 0);
+            return;
+        }
+        self.retry_left -= 1;
+        let counters = &mut ctx.out.counters;
+        match cause {
+            Cause::SequenceNak => counters.packet_seq_err += 1,
+            Cause::ImpliedNak => counters.implied_nak_seq_err += 1,
+            Cause::Timeout => counters.local_ack_timeout_err += 1,
+        }
+        self.recovering = cause != Cause::Timeout;
+        self.rewind();
+        if self.rnr_until.is_none() {
+            self.arm(ctx);
+        }
+    }
+
+    /// Waits out an RNR NAK, then sends again from `una` on.
+    pub(crate) fn receiver_not_ready(&mut self, ctx: &mut Ctx<'_>, timer: wire::RnrTimer) {
+        if self.rnr_until.is_some() {
+            return;
+        }
+        if ctx.params.rnr_retry != RcParams::RNR_RETRY_FOREVER {
+            if self.rnr_left == 0 {
+                ctx.out.counters.req_rnr_retries_exceeded += 1;
+                self.fail(ctx, WcStatus::RnrRetryExcErr, 0);
+                return;
+            }
+            self.rnr_left -= 1;
+        }
+        ctx.out.counters.rnr_nak_retry_err += 1;
+        self.rewind();
+        self.recovering = false;
+        self.ack_deadline = None;
+        self.rnr_until = Some(ctx.now + timer.duration());
+    }
+
+    /// Whether an RNR NAK's timer is running.
+    pub(crate) const fn is_waiting_for_receiver(&self) -> bool {
+        self.rnr_until.is_some()
+    }
+
+    fn rewind(&mut self) {
+        self.snd = self.una;
+        self.cur = 0;
+    }
+
+    /// Completes the oldest request with an error; the queue pair goes to the error state.
+    pub(crate) fn fail(&mut self, ctx: &mut Ctx<'_>, status: WcStatus, vendor_err: u32) {
+        if let Some(wqe) = self.pop_oldest() {
+            ctx.out.counters.req_cqe_error += 1;
+            let wc = Completion {
+                vendor_err,
+                ..Completion::error(wqe.wr_id, status, wqe.op.wc_opcode(), ctx.params.qpn)
+            };
+            ctx.out.completions.push((Side::Send, wc));
+        }
+        ctx.out.fatal = true;
+    }
+
+    /// The request at `cur` cannot go on: it fails once all before it have completed.
+    fn fail_in_order(&mut self, ctx: &mut Ctx<'_>, status: WcStatus) {
+        self.local_error = Some((self.cur, status));
+        self.fail_local_if_oldest(ctx);
+    }
+
+    fn fail_local_if_oldest(&mut self, ctx: &mut Ctx<'_>) {
+        if let Some((0, status)) = self.local_error {
+            self.local_error = None;
+            self.fail(ctx, status, 0);
+        }
+    }
+}
+
+/// One packet as it will be sent.
+struct NextPacket {
+    operation: Operation,
+    /// Where in the message its payload, or the data it asks for, begins.
+    offset: u32,
+    payload: u32,
+    /// Length in its RETH.
+    dma_len: u32,
+    /// PSNs it takes.
+    span: u32,
+    /// Whether the request ends with it.
+    last: bool,
+    /// Whether it is a READ request or an atomic.
+    opens_read: bool,
+}
+
+impl NextPacket {
+    const fn pad(&self) -> usize {
+        (self.payload.wrapping_neg() & 3) as usize
+    }
+
+    fn body_len(&self) -> usize {
+        let headers = Opcode::rc(self.operation).info().map_or(0, |info| info.headers_len);
+        Bth::SIZE + headers + self.payload as usize + self.pad() + ICRC_LEN
+    }
+}
+
+/// Writes the headers after the BTH; returns where the payload goes.
+fn write_headers(body: &mut [u8], mut at: usize, next: &NextPacket, wqe: &SendWqe) -> usize {
+    let headers = Opcode::rc(next.operation).info().map_or(&[][..], |info| info.headers);
+    for header in headers {
+        at = match (header, wqe.op) {
+            (ExtHeader::Reth, SendOp::Write { va, rkey, .. }) => {
+                put(body, at, Reth::new(va, rkey, wqe.length).as_bytes())
+            }
+            (ExtHeader::Reth, SendOp::Read { va, rkey }) => {
+                let va = va.wrapping_add(u64::from(next.offset));
+                put(body, at, Reth::new(va, rkey, next.dma_len).as_bytes())
+            }
+            (ExtHeader::AtomicEth, SendOp::CmpSwap { va, rkey, compare, swap }) => {
+                put(body, at, AtomicEth::new(va, rkey, swap, compare).as_bytes())
+            }
+            (ExtHeader::AtomicEth, SendOp::FetchAdd { va, rkey, add }) => {
+                put(body, at, AtomicEth::new(va, rkey, add, 0).as_bytes())
+            }
+            (ExtHeader::ImmDt, op) => put(body, at, ImmDt::new(op.imm().unwrap_or_default()).as_bytes()),
+            (other, _) => at + other.size(),
+        };
+    }
+    at
+}
+
+fn put(body: &mut [u8], at: usize, bytes: &[u8]) -> usize {
+    body[at..at + bytes.len()].copy_from_slice(bytes);
+    at + bytes.len()
+}
+
+/// Index one past the last PSN that one READ request from PSN `index` on asks for, of `n` in all.
+///
+/// A READ longer than half the window is asked for in pieces, each a READ of its own on the wire, so that its
+/// answer cannot overrun the receive buffer. Pieces begin at fixed places, so that a repeated one lies inside
+/// the one the responder remembers.
+pub(crate) fn read_request_end(index: u32, n: u32, window: u32) -> u32 {
+    let piece = (window / 2).max(1);
+    ((index / piece + 1).saturating_mul(piece)).min(n)
+}
+
+/// Rule F28: a solicited event is asked for only where the peer gets a receive completion.
+const fn wakes_receiver(op: &SendOp) -> bool {
+    matches!(op, SendOp::Send { .. } | SendOp::Write { imm: Some(_), .. })
+}

@@ -1,0 +1,586 @@
+//! The responder: takes requests in PSN order, executes them, and queues the answers.
+//!
+//! A request packet passes named steps: check_psn, check_op_seq, check_resource, check_length, check_rkey,
+//! execute, complete, acknowledge. The first step that refuses it decides the answer. Answers leave in PSN
+//! order through one queue, so no ACK can overtake a READ response.
+
+use std::collections::VecDeque;
+
+use wire::ext::{Aeth, AtomicAckEth};
+use wire::icrc::ICRC_LEN;
+use wire::opcode::{Kind, PayloadRule, SegmentKind, segment};
+use wire::{Bth, Msn, NakCode, Opcode, Operation, Packet, Psn, RKey, Syndrome, VirtAddr};
+use zerocopy::IntoBytes;
+
+use crate::completion::{Completion, WcOpcode, WcStatus};
+use crate::drop::DropReason;
+use crate::params::RcParams;
+use crate::ports::{Access, AccessError, AtomicOp, Ctx, RecvQueue, Side};
+use crate::replay::{Answer, Replay};
+use crate::sge::scatter;
+use crate::wqe::RecvWqe;
+
+/// Longest message a RETH may announce: 2^31 bytes (rule R-WIR-20).
+pub const MAX_MESSAGE: u32 = 1 << 31;
+
+/// Answers to repeated requests that may wait at the same time.
+const MAX_REPLIES: usize = 512;
+
+/// The responder of one reliable connection.
+#[derive(Debug)]
+pub struct Responder {
+    epsn: Psn,
+    msn: Msn,
+    message: Message,
+    gap: Gap,
+    replies: VecDeque<Reply>,
+    /// Replies that answer READs and atomics seen for the first time.
+    open_reads: u32,
+    replay: Replay,
+    /// A NAK has ended the connection; what is queued up to it may still leave.
+    failed: bool,
+}
+
+/// The message that is arriving.
+#[derive(Debug)]
+enum Message {
+    None,
+    Send { wqe: RecvWqe, received: u64 },
+    Write { va: VirtAddr, rkey: RKey, remaining: u32, total: u32 },
+}
+
+/// Whether the peer has been told to go back (rules R-RSP-2 and R-RSP-3).
+#[derive(Debug, PartialEq, Eq)]
+enum Gap {
+    None,
+    Told,
+}
+
+#[derive(Debug)]
+enum Reply {
+    Ack { psn: Psn, syndrome: Syndrome, msn: Msn },
+    Read { psn: Psn, va: VirtAddr, rkey: RKey, remaining: u32, first: bool, msn: Msn, repeat: bool },
+    Atomic { psn: Psn, original: u64, msn: Msn, repeat: bool },
+}
+
+/// Why a request is answered with a NAK.
+#[derive(Debug)]
+struct Refusal {
+    nak: NakCode,
+    /// Status of the receive work request in use, if there is one.
+    status: WcStatus,
+}
+
+impl Refusal {
+    const INVALID: Self = Self { nak: NakCode::InvalidRequest, status: WcStatus::RemInvReqErr };
+    const ACCESS: Self = Self { nak: NakCode::RemoteAccessError, status: WcStatus::RemAccessErr };
+    const TOO_LONG: Self = Self { nak: NakCode::InvalidRequest, status: WcStatus::LocLenErr };
+    const LOCAL: Self = Self { nak: NakCode::RemoteOperationalError, status: WcStatus::LocProtErr };
+}
+
+impl From<AccessError> for Refusal {
+    fn from(_: AccessError) -> Self {
+        Self::ACCESS
+    }
+}
+
+/// What becomes of a request that was not refused.
+enum Outcome {
+    /// Executed; an ACK is due if the packet asks for one.
+    Done,
+    /// Executed, and its answer is queued.
+    Answered,
+    /// No receive is posted.
+    NotReady,
+}
+
+impl Responder {
+    /// A responder that expects `rq_psn` first.
+    #[must_use]
+    pub fn new(params: &RcParams) -> Self {
+        Self {
+            epsn: params.rq_psn,
+            msn: Msn::new(0),
+            message: Message::None,
+            gap: Gap::None,
+            replies: VecDeque::new(),
+            open_reads: 0,
+            replay: Replay::default(),
+            failed: false,
+        }
+    }
+
+    /// The PSN expected next.
+    #[must_use]
+    pub const fn expected_psn(&self) -> Psn {
+        self.epsn
+    }
+
+    /// Messages completed.
+    #[must_use]
+    pub const fn msn(&self) -> Msn {
+        self.msn
+    }
+
+    /// Whether answers are waiting to be sent.
+    #[must_use]
+    pub fn has_replies(&self) -> bool {
+        !self.replies.is_empty()
+    }
+
+    /// Gives back the receive work request of a message that will not be finished.
+    pub fn take_unfinished(&mut self) -> Option<RecvWqe> {
+        match core::mem::replace(&mut self.message, Message::None) {
+            Message::Send { wqe, .. } => Some(wqe),
+            _ => None,
+        }
+    }
+
+    /// Forgets answers; used when the queue pair is reset or destroyed.
+    pub fn stop(&mut self) {
+        self.replies.clear();
+        self.open_reads = 0;
+        self.failed = true;
+    }
+
+    /// Forgets answers that a NAK has not yet been queued behind: the queue pair has failed for another
+    /// reason than one the peer is to be told.
+    pub fn abandon(&mut self) {
+        if !self.failed {
+            self.stop();
+        }
+    }
+
+    /// Handles a request packet of the peer, ICRC and addresses checked.
+    ///
+    /// # Errors
+    /// Why it had no effect.
+    pub fn on_request(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        recv: &mut dyn RecvQueue,
+        packet: &Packet<'_>,
+    ) -> Result<(), DropReason> {
+        if self.failed {
+            return Err(DropReason::QpState);
+        }
+        let psn = packet.bth().psn();
+        let ahead = psn.diff(self.epsn);
+        if ahead > 0 {
+            return self.on_early(ctx);
+        }
+        if ahead < 0 {
+            ctx.out.counters.duplicate_request += 1;
+            return self.on_duplicate(ctx, packet, psn);
+        }
+        self.gap = Gap::None;
+        match self.execute(ctx, recv, packet) {
+            Ok(Outcome::Done) => {
+                self.epsn = psn.wrapping_add(1);
+                if packet.bth().ack_req() {
+                    self.queue_ack(psn, Syndrome::ACK);
+                }
+            }
+            Ok(Outcome::Answered) => {}
+            Ok(Outcome::NotReady) => {
+                ctx.out.counters.out_of_buffer += 1;
+                ctx.out.counters.send_rnr_err += 1;
+                self.gap = Gap::Told;
+                self.queue_ack(psn, Syndrome::RnrNak(ctx.params.min_rnr_timer));
+            }
+            Err(refusal) => self.refuse(ctx, psn, &refusal),
+        }
+        Ok(())
+    }
+
+    /// Length of the next answer to send, BTH to ICRC.
+    pub fn prepare(&mut self, ctx: &mut Ctx<'_>) -> Option<usize> {
+        if let Some(&Reply::Read { psn, va, rkey, remaining, msn, .. }) = self.replies.front() {
+            let len = u64::from(remaining.min(ctx.params.mtu_bytes()));
+            let checked = if len == 0 {
+                Ok(())
+            } else {
+                ctx.memory.check_remote(ctx.params.pd, rkey, va, len, Access::REMOTE_READ)
+            };
+            if checked.is_err() {
+                // Rule R-RSP-16: the region went away; a NAK takes the place of the rest.
+                self.replies.clear();
+                self.replies.push_back(Reply::Ack {
+                    psn,
+                    syndrome: Syndrome::Nak(NakCode::RemoteAccessError),
+                    msn,
+                });
+                self.fail(ctx, &Refusal::ACCESS);
+            }
+        }
+        let mtu = ctx.params.mtu_bytes();
+        self.replies.front().map(|reply| {
+            let (operation, payload) = reply.shape(mtu);
+            let headers = Opcode::rc(operation).info().map_or(0, |info| info.headers_len);
+            Bth::SIZE + headers + payload as usize + pad(payload) + ICRC_LEN
+        })
+    }
+
+    /// Writes the answer that [`Responder::prepare`] announced into `body`; the ICRC is left out. Returns
+    /// false where there is none.
+    pub fn write(&mut self, ctx: &mut Ctx<'_>, body: &mut [u8]) -> bool {
+        let mtu = ctx.params.mtu_bytes();
+        let Some(reply) = self.replies.front_mut() else { return false };
+        let (operation, payload) = reply.shape(mtu);
+        let bth = Bth::new(Opcode::rc(operation), ctx.params.dest_qpn, reply.psn())
+            .with_pkey(ctx.params.pkey)
+            .with_pad_count(pad(payload));
+        let mut at = put(body, 0, bth.as_bytes());
+        let done = match reply {
+            Reply::Ack { syndrome, msn, .. } => {
+                put(body, at, Aeth::new(*syndrome, *msn).as_bytes());
+                true
+            }
+            Reply::Atomic { original, msn, .. } => {
+                at = put(body, at, Aeth::new(Syndrome::ACK, *msn).as_bytes());
+                put(body, at, AtomicAckEth::new(*original).as_bytes());
+                true
+            }
+            Reply::Read { psn, va, rkey, remaining, first, msn, .. } => {
+                if operation != Operation::ReadResponseMiddle {
+                    at = put(body, at, Aeth::new(Syndrome::ACK, *msn).as_bytes());
+                }
+                let out = &mut body[at..at + payload as usize];
+                if !out.is_empty() && ctx.memory.read_remote(ctx.params.pd, *rkey, *va, out).is_err() {
+                    return false;
+                }
+                *psn = psn.wrapping_add(1);
+                *va = va.wrapping_add(u64::from(payload));
+                *remaining -= payload;
+                *first = false;
+                *remaining == 0
+            }
+        };
+        if done
+            && let Some(Reply::Read { repeat: false, .. } | Reply::Atomic { repeat: false, .. }) =
+                self.replies.pop_front()
+        {
+            self.open_reads -= 1;
+        }
+        true
+    }
+
+    /// A packet from the future: one before it was lost (rule R-RSP-2, field case F10).
+    fn on_early(&mut self, ctx: &mut Ctx<'_>) -> Result<(), DropReason> {
+        ctx.out.counters.out_of_sequence += 1;
+        if self.gap == Gap::Told {
+            return Err(DropReason::OutOfSequence);
+        }
+        self.gap = Gap::Told;
+        self.queue_ack(self.epsn, Syndrome::Nak(NakCode::PsnSequenceError));
+        Ok(())
+    }
+
+    /// A packet of the past: it is answered again, never executed again (rules R-RSP-5 to R-RSP-8).
+    fn on_duplicate(&mut self, ctx: &mut Ctx<'_>, packet: &Packet<'_>, psn: Psn) -> Result<(), DropReason> {
+        match packet.info().kind {
+            Kind::Send | Kind::Write => {
+                self.queue_ack(self.epsn.wrapping_sub(1), Syndrome::ACK);
+                Ok(())
+            }
+            Kind::Atomic => {
+                let original = self.replay.atomic(psn).ok_or(DropReason::DuplicateUnknown)?;
+                if self.is_queued(psn, ctx.params) {
+                    return Err(DropReason::DuplicatePending);
+                }
+                self.replies.push_back(Reply::Atomic { psn, original, msn: self.msn, repeat: true });
+                Ok(())
+            }
+            Kind::Read => {
+                let reth = packet.reth().ok_or(DropReason::Malformed)?;
+                let (va, rkey, len) = (reth.va(), reth.rkey(), reth.dma_len());
+                if len > MAX_MESSAGE || !self.replay.covers_read(psn, ctx.params.packets(len), va, rkey, len)
+                {
+                    return Err(DropReason::DuplicateUnknown);
+                }
+                if self.is_queued(psn, ctx.params) {
+                    return Err(DropReason::DuplicatePending);
+                }
+                self.replies.push_back(Reply::Read {
+                    psn,
+                    va,
+                    rkey,
+                    remaining: len,
+                    first: true,
+                    msn: self.msn,
+                    repeat: true,
+                });
+                Ok(())
+            }
+            _ => Err(DropReason::DuplicateUnknown),
+        }
+    }
+
+    /// Whether the answer at `psn` is still to be sent, so that a repeated request needs no other; or so many
+    /// wait that a peer which asks on and on is not to be humoured.
+    fn is_queued(&self, psn: Psn, params: &RcParams) -> bool {
+        self.replies.len() >= MAX_REPLIES
+            || self.replies.iter().any(|reply| match *reply {
+                Reply::Read { psn: next, remaining, .. } => psn.in_window(next, params.packets(remaining)),
+                Reply::Atomic { psn: at, .. } => at == psn,
+                Reply::Ack { .. } => false,
+            })
+    }
+
+    fn execute(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        recv: &mut dyn RecvQueue,
+        packet: &Packet<'_>,
+    ) -> Result<Outcome, Refusal> {
+        self.check_op_seq(packet)?;
+        match packet.info().kind {
+            Kind::Send if packet.ieth().is_none() => self.on_send(ctx, recv, packet),
+            Kind::Write => self.on_write(ctx, recv, packet),
+            Kind::Read => self.on_read(ctx, packet),
+            Kind::Atomic => self.on_atomic(ctx, packet),
+            _ => Err(Refusal::INVALID),
+        }
+    }
+
+    /// Rule R-RSP-9: a message's packets follow each other, with nothing between.
+    fn check_op_seq(&self, packet: &Packet<'_>) -> Result<(), Refusal> {
+        let info = packet.info();
+        let fits = match self.message {
+            Message::None => info.position.starts(),
+            Message::Send { .. } => info.kind == Kind::Send && !info.position.starts(),
+            Message::Write { .. } => info.kind == Kind::Write && !info.position.starts(),
+        };
+        if fits { Ok(()) } else { Err(Refusal::INVALID) }
+    }
+
+    fn on_send(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        recv: &mut dyn RecvQueue,
+        packet: &Packet<'_>,
+    ) -> Result<Outcome, Refusal> {
+        let info = packet.info();
+        if info.position.starts() {
+            let Some(wqe) = recv.take() else { return Ok(Outcome::NotReady) };
+            self.message = Message::Send { wqe, received: 0 };
+        }
+        check_length(ctx.params, packet)?;
+        let Message::Send { wqe, received } = &mut self.message else { return Err(Refusal::INVALID) };
+        let data = packet.payload();
+        let total = *received + data.len() as u64;
+        if total > wqe.capacity() {
+            ctx.out.counters.resp_local_length_error += 1;
+            return Err(Refusal::TOO_LONG);
+        }
+        scatter(ctx.memory, ctx.params.pd, &wqe.sges, *received, data).map_err(|_| Refusal::LOCAL)?;
+        *received = total;
+        if info.position.ends()
+            && let Some(wqe) = self.take_unfinished()
+        {
+            self.msn = self.msn.next();
+            let length = u32::try_from(total).unwrap_or(u32::MAX);
+            complete_receive(ctx, &wqe, WcOpcode::Recv, length, packet);
+        }
+        Ok(Outcome::Done)
+    }
+
+    fn on_write(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        recv: &mut dyn RecvQueue,
+        packet: &Packet<'_>,
+    ) -> Result<Outcome, Refusal> {
+        let info = packet.info();
+        let data = packet.payload();
+        if let Some(reth) = packet.reth() {
+            if !ctx.params.access.contains(Access::REMOTE_WRITE) || reth.dma_len() > MAX_MESSAGE {
+                return Err(Refusal::INVALID);
+            }
+        }
+        // Rule R-RSP-13: the packet with the immediate takes a receive; without one, nothing of it is done.
+        if packet.imm_dt().is_some() && recv.is_empty() {
+            return Ok(Outcome::NotReady);
+        }
+        check_length(ctx.params, packet)?;
+        let (va, rkey, remaining, total) = match (packet.reth(), &self.message) {
+            (Some(reth), _) => (reth.va(), reth.rkey(), reth.dma_len(), reth.dma_len()),
+            (None, &Message::Write { va, rkey, remaining, total }) => (va, rkey, remaining, total),
+            (None, _) => return Err(Refusal::INVALID),
+        };
+        // Rule R-RSP-11: the payloads add up to the announced length, exactly at the end.
+        let length = u32::try_from(data.len()).map_err(|_| Refusal::INVALID)?;
+        let fits = if info.position.ends() { length == remaining } else { length < remaining };
+        if !fits {
+            return Err(Refusal::INVALID);
+        }
+        if info.position.starts() {
+            ctx.out.counters.rx_write_requests += 1;
+            // Rule F4: without a byte to write, key and address say nothing.
+            if total > 0 {
+                ctx.memory.check_remote(ctx.params.pd, rkey, va, u64::from(total), Access::REMOTE_WRITE)?;
+            }
+        }
+        if !data.is_empty() {
+            ctx.memory.write_remote(ctx.params.pd, rkey, va, data)?;
+        }
+        if info.position.ends() {
+            self.message = Message::None;
+            self.msn = self.msn.next();
+            if packet.imm_dt().is_some()
+                && let Some(wqe) = recv.take()
+            {
+                complete_receive(ctx, &wqe, WcOpcode::RecvRdmaWithImm, total, packet);
+            }
+        } else {
+            let va = va.wrapping_add(u64::from(length));
+            self.message = Message::Write { va, rkey, remaining: remaining - length, total };
+        }
+        Ok(Outcome::Done)
+    }
+
+    fn on_read(&mut self, ctx: &mut Ctx<'_>, packet: &Packet<'_>) -> Result<Outcome, Refusal> {
+        let reth = packet.reth().ok_or(Refusal::INVALID)?;
+        let (va, rkey, len) = (reth.va(), reth.rkey(), reth.dma_len());
+        self.check_resource(ctx.params, Access::REMOTE_READ)?;
+        if len > MAX_MESSAGE || !packet.payload().is_empty() {
+            return Err(Refusal::INVALID);
+        }
+        if len > 0 {
+            ctx.memory.check_remote(ctx.params.pd, rkey, va, u64::from(len), Access::REMOTE_READ)?;
+        }
+        ctx.out.counters.rx_read_requests += 1;
+        let (psn, span) = (packet.bth().psn(), ctx.params.packets(len));
+        self.epsn = psn.wrapping_add(span);
+        self.msn = self.msn.next();
+        self.replay.remember(psn, span, Answer::Read { va, rkey, len }, ctx.params.max_dest_rd_atomic);
+        self.open_reads += 1;
+        let msn = self.msn;
+        self.replies.push_back(Reply::Read {
+            psn,
+            va,
+            rkey,
+            remaining: len,
+            first: true,
+            msn,
+            repeat: false,
+        });
+        Ok(Outcome::Answered)
+    }
+
+    fn on_atomic(&mut self, ctx: &mut Ctx<'_>, packet: &Packet<'_>) -> Result<Outcome, Refusal> {
+        let eth = packet.atomic_eth().ok_or(Refusal::INVALID)?;
+        self.check_resource(ctx.params, Access::REMOTE_ATOMIC)?;
+        if eth.va().value() % 8 != 0 || !packet.payload().is_empty() {
+            return Err(Refusal::INVALID);
+        }
+        let op = if packet.info().operation == Operation::CmpSwap {
+            AtomicOp::CmpSwap { compare: eth.compare(), swap: eth.swap_or_add() }
+        } else {
+            AtomicOp::FetchAdd { add: eth.swap_or_add() }
+        };
+        let original = ctx.memory.atomic_remote(ctx.params.pd, eth.rkey(), eth.va(), op)?;
+        ctx.out.counters.rx_atomic_requests += 1;
+        let psn = packet.bth().psn();
+        self.epsn = psn.wrapping_add(1);
+        self.msn = self.msn.next();
+        self.replay.remember(psn, 1, Answer::Atomic { original }, ctx.params.max_dest_rd_atomic);
+        self.open_reads += 1;
+        self.replies.push_back(Reply::Atomic { psn, original, msn: self.msn, repeat: false });
+        Ok(Outcome::Answered)
+    }
+
+    /// Rules R-RSP-10 and F31: the queue pair must allow the access, and have room for one more answer.
+    fn check_resource(&self, params: &RcParams, need: Access) -> Result<(), Refusal> {
+        if params.access.contains(need) && self.open_reads < u32::from(params.max_dest_rd_atomic) {
+            Ok(())
+        } else {
+            Err(Refusal::INVALID)
+        }
+    }
+
+    /// Queues an ACK or NAK. A positive one takes the place of one that waits right before it, since it
+    /// covers what that one covers (rule R-RSP-18).
+    fn queue_ack(&mut self, psn: Psn, syndrome: Syndrome) {
+        let msn = self.msn;
+        if let Some(Reply::Ack { psn: last, syndrome: Syndrome::Ack(_), msn: old }) = self.replies.back_mut()
+            && syndrome.is_ack()
+        {
+            *last = psn;
+            *old = msn;
+            return;
+        }
+        self.replies.push_back(Reply::Ack { psn, syndrome, msn });
+    }
+
+    fn refuse(&mut self, ctx: &mut Ctx<'_>, psn: Psn, refusal: &Refusal) {
+        self.queue_ack(psn, Syndrome::Nak(refusal.nak));
+        self.fail(ctx, refusal);
+    }
+
+    fn fail(&mut self, ctx: &mut Ctx<'_>, refusal: &Refusal) {
+        if refusal.nak == NakCode::RemoteAccessError {
+            ctx.out.counters.resp_remote_access_errors += 1;
+        }
+        if let Some(wqe) = self.take_unfinished() {
+            ctx.out.counters.resp_cqe_error += 1;
+            let wc = Completion::error(wqe.wr_id, refusal.status, WcOpcode::Recv, ctx.params.qpn);
+            ctx.out.completions.push((Side::Recv, wc));
+        }
+        self.failed = true;
+        ctx.out.fatal = true;
+    }
+}
+
+impl Reply {
+    const fn psn(&self) -> Psn {
+        match *self {
+            Self::Ack { psn, .. } | Self::Read { psn, .. } | Self::Atomic { psn, .. } => psn,
+        }
+    }
+
+    /// Operation and payload length of its next packet.
+    fn shape(&self, mtu: u32) -> (Operation, u32) {
+        match *self {
+            Self::Ack { .. } => (Operation::Acknowledge, 0),
+            Self::Atomic { .. } => (Operation::AtomicAcknowledge, 0),
+            Self::Read { remaining, first, .. } => {
+                (segment(SegmentKind::ReadResponse, first, remaining <= mtu), remaining.min(mtu))
+            }
+        }
+    }
+}
+
+/// Rule R-WIR-17: what payload a request packet may have for the path MTU.
+fn check_length(params: &RcParams, packet: &Packet<'_>) -> Result<(), Refusal> {
+    let len = packet.payload().len();
+    let mtu = params.mtu_bytes() as usize;
+    let fits = match packet.info().payload {
+        PayloadRule::None => len == 0,
+        PayloadRule::Full => len == mtu && packet.bth().pad_count() == 0,
+        PayloadRule::Some => (1..=mtu).contains(&len),
+        PayloadRule::Any => len <= mtu,
+        PayloadRule::Eight => len == 8,
+    };
+    if fits { Ok(()) } else { Err(Refusal::INVALID) }
+}
+
+fn complete_receive(ctx: &mut Ctx<'_>, wqe: &RecvWqe, opcode: WcOpcode, byte_len: u32, packet: &Packet<'_>) {
+    let wc = Completion {
+        byte_len,
+        imm: packet.imm_dt().map(wire::ext::ImmDt::bytes),
+        src_qp: ctx.params.dest_qpn,
+        solicited: packet.bth().solicited(),
+        ..Completion::error(wqe.wr_id, WcStatus::Success, opcode, ctx.params.qpn)
+    };
+    ctx.out.completions.push((Side::Recv, wc));
+}
+
+const fn pad(payload: u32) -> usize {
+    (payload.wrapping_neg() & 3) as usize
+}
+
+fn put(body: &mut [u8], at: usize, bytes: &[u8]) -> usize {
+    body[at..at + bytes.len()].copy_from_slice(bytes);
+    at + bytes.len()
+}

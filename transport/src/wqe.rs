@@ -1,0 +1,174 @@
+//! Work requests as they wait in a queue pair.
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+use wire::opcode::SegmentKind;
+use wire::{LKey, Psn, RKey, VirtAddr, WrId};
+
+use crate::completion::WcOpcode;
+
+/// A piece of local memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sge {
+    /// First byte.
+    pub addr: VirtAddr,
+    /// Bytes.
+    pub length: u32,
+    /// Key of the region it lies in.
+    pub lkey: LKey,
+}
+
+/// Scatter/gather list.
+pub type SgeList = SmallVec<[Sge; 2]>;
+
+bitflags::bitflags! {
+    /// Flags of a send work request, with the numbers of verbs.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    pub struct SendFlags: u32 {
+        /// Wait until earlier READs and atomics have completed.
+        const FENCE = 1;
+        /// Give a completion also on success.
+        const SIGNALED = 1 << 1;
+        /// Wake a receiver that waits for solicited events only.
+        const SOLICITED = 1 << 2;
+        /// The data was copied when the request was posted.
+        const INLINE = 1 << 3;
+    }
+}
+
+/// What a send work request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendOp {
+    /// SEND, with immediate data or without.
+    Send {
+        /// Immediate data, in wire order.
+        imm: Option<[u8; 4]>,
+    },
+    /// RDMA WRITE, with immediate data or without.
+    Write {
+        /// Remote address.
+        va: VirtAddr,
+        /// Remote key.
+        rkey: RKey,
+        /// Immediate data, in wire order.
+        imm: Option<[u8; 4]>,
+    },
+    /// RDMA READ.
+    Read {
+        /// Remote address.
+        va: VirtAddr,
+        /// Remote key.
+        rkey: RKey,
+    },
+    /// Compare and swap of eight bytes.
+    CmpSwap {
+        /// Remote address, a multiple of eight.
+        va: VirtAddr,
+        /// Remote key.
+        rkey: RKey,
+        /// Expected value.
+        compare: u64,
+        /// New value.
+        swap: u64,
+    },
+    /// Fetch and add of eight bytes.
+    FetchAdd {
+        /// Remote address, a multiple of eight.
+        va: VirtAddr,
+        /// Remote key.
+        rkey: RKey,
+        /// Summand.
+        add: u64,
+    },
+}
+
+impl SendOp {
+    /// Opcode of its completion.
+    #[must_use]
+    pub const fn wc_opcode(&self) -> WcOpcode {
+        match self {
+            Self::Send { .. } => WcOpcode::Send,
+            Self::Write { .. } => WcOpcode::RdmaWrite,
+            Self::Read { .. } => WcOpcode::RdmaRead,
+            Self::CmpSwap { .. } => WcOpcode::CompSwap,
+            Self::FetchAdd { .. } => WcOpcode::FetchAdd,
+        }
+    }
+
+    /// Whether the peer answers it with data: READ and atomics.
+    #[must_use]
+    pub const fn has_response_data(&self) -> bool {
+        matches!(self, Self::Read { .. } | Self::CmpSwap { .. } | Self::FetchAdd { .. })
+    }
+
+    /// Whether it is an atomic.
+    #[must_use]
+    pub const fn is_atomic(&self) -> bool {
+        matches!(self, Self::CmpSwap { .. } | Self::FetchAdd { .. })
+    }
+
+    /// How its packets are cut, for SEND and WRITE.
+    #[must_use]
+    pub const fn segments(&self) -> Option<SegmentKind> {
+        Some(match self {
+            Self::Send { imm: None } => SegmentKind::Send,
+            Self::Send { imm: Some(_) } => SegmentKind::SendImm,
+            Self::Write { imm: None, .. } => SegmentKind::Write,
+            Self::Write { imm: Some(_), .. } => SegmentKind::WriteImm,
+            _ => return None,
+        })
+    }
+
+    /// Its immediate data.
+    #[must_use]
+    pub const fn imm(&self) -> Option<[u8; 4]> {
+        match self {
+            Self::Send { imm } | Self::Write { imm, .. } => *imm,
+            _ => None,
+        }
+    }
+}
+
+/// A send work request in the queue.
+#[derive(Clone, Debug)]
+pub struct SendWqe {
+    /// The caller's mark.
+    pub wr_id: WrId,
+    /// What to do.
+    pub op: SendOp,
+    /// Local memory: gathered from, or for READ and atomics scattered to.
+    pub sges: SgeList,
+    /// The data itself where it was posted inline.
+    pub inline: Option<Bytes>,
+    /// Flags.
+    pub flags: SendFlags,
+    /// Bytes of the message.
+    pub length: u32,
+    /// First PSN and number of PSNs, once it has started.
+    pub psns: Option<(Psn, u32)>,
+}
+
+impl SendWqe {
+    /// Last PSN, once it has started.
+    #[must_use]
+    pub fn last_psn(&self) -> Option<Psn> {
+        self.psns.map(|(first, n)| first.wrapping_add(n - 1))
+    }
+}
+
+/// A receive work request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecvWqe {
+    /// The caller's mark.
+    pub wr_id: WrId,
+    /// Where the message goes.
+    pub sges: SgeList,
+}
+
+impl RecvWqe {
+    /// Bytes it can take.
+    #[must_use]
+    pub fn capacity(&self) -> u64 {
+        self.sges.iter().map(|sge| u64::from(sge.length)).sum()
+    }
+}
