@@ -1,0 +1,108 @@
+//! Why a back end did not open: one line each, with what would be right.
+
+use std::io;
+use std::net::IpAddr;
+
+use super::owner::{self, PortOwner};
+use crate::interfaces::Interface;
+
+/// Why a back end did not open.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// Another program holds the RoCE port on this address.
+    #[error("UDP port 4791 on {address} is in use by {owner}; bind another address, or end that program")]
+    PortInUse {
+        /// Address that was asked for.
+        address: IpAddr,
+        /// Who most likely holds it.
+        owner: PortOwner,
+    },
+    /// The process lacks a capability.
+    #[error(
+        "no permission for the {backend} back end: it needs CAP_NET_RAW (run as root, or `setcap \
+         cap_net_raw+ep` on the program); the udp back end needs none"
+    )]
+    NoPermission {
+        /// Back end that was asked for.
+        backend: &'static str,
+    },
+    /// The host does not hold this address.
+    #[error("{address} is no address of this host; take one that `ip address` shows")]
+    NoSuchAddress {
+        /// Address that was asked for.
+        address: IpAddr,
+    },
+    /// There is no such interface.
+    #[error("there is no interface {name}; there are: {}", .known.join(", "))]
+    NoSuchInterface {
+        /// Name that was asked for.
+        name: String,
+        /// Names that exist.
+        known: Vec<String>,
+    },
+    /// The interface cannot carry what was asked for.
+    #[error("interface {name} {reason}")]
+    Interface {
+        /// Name of the interface.
+        name: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// No address was given and none of the loopback addresses is free.
+    #[error("no loopback address from 127.0.0.2 to 127.0.0.254 has UDP port 4791 free; bind one explicitly")]
+    NoFreeAddress,
+    /// The address of a loopback hub is taken.
+    #[error("{address} is already attached to this hub")]
+    AddressTaken {
+        /// Address that was asked for.
+        address: IpAddr,
+    },
+    /// The kernel does not send what the ICRC needs.
+    #[error("the udp back end's self-test on {address} failed: {reason}")]
+    SelfTest {
+        /// Address that was tested.
+        address: IpAddr,
+        /// What happened, and what to do.
+        reason: &'static str,
+    },
+    /// A system call failed.
+    #[error("cannot {what}: {source}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl OpenError {
+    /// An [`OpenError::Io`] for what was tried, to map an error with.
+    pub(super) fn io(what: &'static str) -> impl Fn(io::Error) -> Self {
+        move |source| Self::Io { what, source }
+    }
+
+    /// The error for an interface that does not exist.
+    pub(super) fn no_such_interface(name: &str) -> Self {
+        let known =
+            Interface::all().unwrap_or_default().into_iter().map(|interface| interface.name).collect();
+        Self::NoSuchInterface { name: name.into(), known }
+    }
+
+    /// The error of opening a socket that needs a capability.
+    pub(super) fn privileged(backend: &'static str) -> impl Fn(io::Error) -> Self {
+        move |source| match source.kind() {
+            io::ErrorKind::PermissionDenied => Self::NoPermission { backend },
+            _ => Self::Io { what: "open a raw socket", source },
+        }
+    }
+
+    /// The error of binding the RoCE port on `address`.
+    pub(super) fn bind(address: IpAddr) -> impl Fn(io::Error) -> Self {
+        move |source| match source.kind() {
+            io::ErrorKind::AddrInUse => Self::PortInUse { address, owner: owner::of_port(address) },
+            io::ErrorKind::AddrNotAvailable => Self::NoSuchAddress { address },
+            _ => Self::Io { what: "bind UDP port 4791", source },
+        }
+    }
+}

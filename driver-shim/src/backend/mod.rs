@@ -1,0 +1,183 @@
+//! Packet I/O: the seam between the engine and the ways packets reach a wire.
+//!
+//! The engine owns one boxed [`Backend`] and is its only caller, under the device's lock. A back end moves
+//! bursts and batches; it knows nothing of queue pairs, and reads no clock: time is an argument.
+
+use std::fmt;
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use mio::{Registry, Token, Waker};
+use wire::Instant;
+use wire::batch::{Caps, RxBurst, TxBatch};
+
+mod error;
+mod filter;
+mod loopback;
+mod owner;
+mod udp;
+
+pub use error::OpenError;
+pub use loopback::{Hub, Loopback};
+pub use owner::PortOwner;
+pub use udp::{Udp, UdpConfig, UdpLocal};
+
+use crate::interfaces::GidTable;
+
+/// Most packets that one [`Backend::recv_burst`] appends.
+pub const BURST: usize = crate::sys::BURST;
+
+/// A way to send and receive RoCE packets.
+pub trait Backend: Send + fmt::Debug {
+    /// Name, as `--backend` takes it.
+    fn name(&self) -> &'static str;
+
+    /// What the core must know before it builds batches. Constant from the opening on.
+    fn caps(&self) -> Caps;
+
+    /// GIDs, MAC and interface MTU. Constant from the opening on.
+    fn addresses(&self) -> &GidTable;
+
+    /// Appends up to [`BURST`] packets to `rx` without waiting and returns how many datagrams it took off the
+    /// wire; 0 only when there are none. Some may have been no RoCE packets, so `rx` may grow by less.
+    ///
+    /// # Errors
+    /// When the path is gone for good. What a peer sends is never an error.
+    fn recv_burst(&mut self, rx: &mut RxBurst) -> io::Result<usize>;
+
+    /// Sends the packets of `tx` from index `from` on and returns how many were taken, in order. Fewer than
+    /// all means that there was no room: send the rest a moment later (rule F18). A packet that the host
+    /// cannot route is taken and lost, as on any network, and counted.
+    ///
+    /// # Errors
+    /// When the path is gone for good.
+    fn send_batch(&mut self, tx: &TxBatch, from: usize) -> io::Result<usize>;
+
+    /// Registers whatever becomes readable when packets arrive under `token`. Readiness is reported as an
+    /// edge: call [`Backend::recv_burst`] until it gives 0 before waiting.
+    ///
+    /// # Errors
+    /// Those of the poll.
+    fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()>;
+
+    /// Gives the waker of the engine's poll to back ends that have nothing to register.
+    fn set_waker(&mut self, waker: Arc<Waker>) {
+        drop(waker);
+    }
+
+    /// Starts to find the way to `dst`, or asks how that went: call it before the first packet and again
+    /// after [`Backend::poll`]. Sending without it works too; packets then wait for the answer, a few per
+    /// destination.
+    fn prepare(&mut self, now: Instant, dst: IpAddr) -> Reachability {
+        let _ = (now, dst);
+        Reachability::Ready
+    }
+
+    /// Does what is due: repeats unanswered address resolution, gives up on it. Call it when
+    /// [`Backend::poll_timeout`] has passed, and once a pass is harmless.
+    fn poll(&mut self, now: Instant) {
+        let _ = now;
+    }
+
+    /// When [`Backend::poll`] has something to do.
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Writes out what is buffered (captures).
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// What was lost below the engine.
+    fn counters(&self) -> IoCounters {
+        IoCounters::default()
+    }
+}
+
+/// Whether a destination can be sent to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reachability {
+    /// It can.
+    Ready,
+    /// Address resolution is under way; [`Backend::poll_timeout`] says when it is repeated.
+    Pending,
+    /// It cannot, for this reason.
+    Unreachable(Unreachable),
+}
+
+/// Why a destination cannot be sent to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unreachable {
+    /// No answer to ARP or neighbour solicitations.
+    #[error("no answer to address resolution")]
+    NoAnswer,
+    /// No route leads there.
+    #[error("no route to it")]
+    NoRoute,
+    /// The back end has no address of that family.
+    #[error("this device has no address of its family")]
+    NoSource,
+}
+
+/// Packets lost between the engine and the wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IoCounters {
+    /// Packets taken from the engine that never left: no route, no answer to address resolution, longer
+    /// than the interface's MTU.
+    pub tx_lost: u64,
+    /// Packets that arrived but never reached the engine: the receive buffer was full, or the header was
+    /// none that the back end's rule allows.
+    pub rx_lost: u64,
+}
+
+/// What an error of a send call means for the packets.
+enum SendFailure {
+    /// No room now; the packets may be sent later.
+    Later,
+    /// This packet cannot be sent, others may.
+    Lost,
+    /// The socket is gone.
+    Fatal(io::Error),
+}
+
+impl SendFailure {
+    fn of(error: io::Error) -> Self {
+        match error.raw_os_error() {
+            Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) => Self::Later,
+            Some(libc::EBADF | libc::ENOTSOCK | libc::ENODEV | libc::ENXIO) => Self::Fatal(error),
+            _ => {
+                tracing::debug!(%error, "a packet could not be sent");
+                Self::Lost
+            }
+        }
+    }
+}
+
+/// Calls `send(at)`, which sends packets from index `at` on and returns how many, until `len` are taken or
+/// there is no room. Counts the lost in `lost`.
+fn send_all(
+    len: usize,
+    from: usize,
+    lost: &mut u64,
+    mut send: impl FnMut(usize) -> io::Result<usize>,
+) -> io::Result<usize> {
+    let mut at = from;
+    while at < len {
+        match send(at).map_err(SendFailure::of) {
+            Ok(0) | Err(SendFailure::Later) => break,
+            Ok(sent) => at += sent,
+            Err(SendFailure::Lost) => {
+                *lost += 1;
+                at += 1;
+            }
+            Err(SendFailure::Fatal(error)) => return Err(error),
+        }
+    }
+    Ok(at - from)
+}

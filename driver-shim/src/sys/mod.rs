@@ -1,0 +1,10 @@
+//! The system calls that no crate wraps, behind safe signatures. The only unsafe code of the project's core.
+//!
+//! The back ends call it. Nothing here keeps a pointer beyond the call it was made for, and nothing decides
+//! anything: errors are those of the kernel.
+
+mod mmsg;
+mod socket;
+
+pub(crate) use mmsg::{BURST, ControlBuf, Inbox, Incoming, Outgoing, send_many};
+pub(crate) use socket::{interface_mtu, set_option, wait_readable};

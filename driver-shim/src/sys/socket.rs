@@ -1,0 +1,61 @@
+//! Socket options, interface requests and a bounded wait.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::time::Duration;
+
+use libc::{c_int, socklen_t};
+
+#[expect(clippy::cast_possible_truncation, reason = "the size of an int")]
+const INT_LEN: socklen_t = size_of::<c_int>() as socklen_t;
+
+/// Turns the -1 of a system call into its error.
+fn check(result: c_int) -> io::Result<c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// Sets an integer socket option.
+pub(crate) fn set_option(fd: impl AsFd, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
+    let fd = fd.as_fd();
+    // SAFETY: the pointer and the length describe `value`, which lives through the call; the kernel only
+    // reads it.
+    check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), INT_LEN) })
+        .map(drop)
+}
+
+/// Waits until `fd` can be read or `limit` has passed; says whether it can.
+pub(crate) fn wait_readable(fd: BorrowedFd<'_>, limit: Duration) -> io::Result<bool> {
+    let mut entry = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let millis = c_int::try_from(limit.as_millis()).unwrap_or(c_int::MAX);
+    // SAFETY: one entry, which lives through the call.
+    match check(unsafe { libc::poll(&raw mut entry, 1, millis) }) {
+        Ok(ready) => Ok(ready > 0),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// An interface request that names `interface` and is otherwise zero.
+fn interface_request(interface: &str) -> io::Result<libc::ifreq> {
+    // SAFETY: an ifreq is plain old data, all zero is a legal value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    // The last byte stays zero: the kernel wants a terminated name.
+    if interface.len() >= request.ifr_name.len() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(interface.bytes()) {
+        *to = from.cast_signed();
+    }
+    Ok(request)
+}
+
+/// MTU of an interface: the largest IP packet it carries.
+pub(crate) fn interface_mtu(fd: impl AsFd, interface: &str) -> io::Result<u32> {
+    let mut request = interface_request(interface)?;
+    // SAFETY: the request lives through the call, is of the type that this ioctl reads and writes, and holds
+    // a terminated name.
+    check(unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), libc::SIOCGIFMTU as _, &raw mut request) })?;
+    // SAFETY: a successful SIOCGIFMTU wrote this member of the union.
+    let mtu = unsafe { request.ifr_ifru.ifru_mtu };
+    u32::try_from(mtu).map_err(|_| io::ErrorKind::InvalidData.into())
+}
