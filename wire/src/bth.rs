@@ -43,6 +43,12 @@ impl Bth {
         }
     }
 
+    /// The header of a congestion notification for `dest_qp`: BECN set, no other flag, PSN 0 (rule R-CNP-1).
+    #[must_use]
+    pub fn cnp(dest_qp: Qpn) -> Self {
+        Self::new(Opcode::CNP, dest_qp, Psn::new(0)).with_migreq(false).with_congestion(false, true)
+    }
+
     /// The opcode byte.
     #[must_use]
     pub const fn opcode(&self) -> Opcode {

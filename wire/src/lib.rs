@@ -16,6 +16,7 @@ pub mod num;
 pub mod opcode;
 pub mod packet;
 pub mod pretty;
+pub mod repr;
 pub mod syndrome;
 pub mod time;
 #[cfg(test)]
@@ -28,5 +29,6 @@ pub use ip::{NetHeader, ROCE_V2_PORT};
 pub use num::{Gid, LKey, Mac, Msn, Mtu, PKey, Psn, QKey, Qpn, RKey, Srqn, VirtAddr, WrId};
 pub use opcode::{Opcode, Operation};
 pub use packet::{Packet, ParseError};
+pub use repr::PacketRepr;
 pub use syndrome::{Credits, NakCode, RnrTimer, Syndrome};
 pub use time::{Duration, Instant};

@@ -125,7 +125,7 @@ fn headers_agree_with_etherparse() {
     eth.vlan = VlanTags::One(VlanTag::new(5, 0xABC));
     let mut ours = Vec::new();
     Frame { eth, net, body: &body, trailer: &[] }.emit(&mut ours);
-    // etherparse fills the UDP checksum; RoCE sends none (rule R-WIR-3).
+    // etherparse fills the UDP checksum; RoCE sends none (rule R-WIR-8).
     let udp_checksum = eth.len() + 26;
     expected[udp_checksum..udp_checksum + 2].fill(0);
     assert_eq!(ours, expected);
