@@ -1,0 +1,129 @@
+//! The `ferroce` command: its command line, its exit codes and how it says what went wrong.
+//!
+//! One file per subcommand, each with an `Args` and a `run`. Exit codes: 0 done, 1 the command line was
+//! right but it failed, 2 wrong command line or a named file that is not what it should be. Whatever goes
+//! wrong is said in one line on standard error.
+
+mod trace;
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io::{self, Write};
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Parser, Subcommand};
+
+/// Exit code of what succeeded.
+const DONE: u8 = 0;
+/// Exit code of [`Failure::Failed`].
+const FAILED: u8 = 1;
+/// Exit code of [`Failure::Usage`].
+const USAGE: u8 = 2;
+
+/// A RoCE v2 network card in user space.
+#[derive(Debug, Parser)]
+#[command(name = "ferroce", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Print the RoCE packets of capture files
+    Trace(trace::Args),
+}
+
+/// Why a command ends early.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The user must write something else. The text says what.
+    Usage(String),
+    /// The command line was right, but it failed. The text says why, and what would help.
+    Failed(String),
+    /// Nobody reads the output any more, as behind `| head`. No failure at all.
+    OutputClosed,
+}
+
+impl Failure {
+    /// What it means that writing the output failed.
+    pub(crate) fn output(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Self::OutputClosed,
+            _ => Self::Failed(format!("cannot write the output: {error}")),
+        }
+    }
+
+    /// The exit code that tells it.
+    pub(crate) const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Usage(_) => USAGE,
+            Self::Failed(_) => FAILED,
+            Self::OutputClosed => DONE,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Usage(text) | Self::Failed(text) => f.write_str(text),
+            Self::OutputClosed => f.write_str("the output was closed"),
+        }
+    }
+}
+
+/// Runs the command line `args`, whose first item is the program's name, and returns the exit code.
+///
+/// `out` takes what the command prints, `err` the one line on what went wrong.
+pub fn run<I>(args: I, out: &mut dyn Write, err: &mut dyn Write) -> u8
+where
+    I: IntoIterator<Item: Into<OsString> + Clone>,
+{
+    let result = match Cli::try_parse_from(args) {
+        Ok(cli) => match &cli.command {
+            Command::Trace(args) => trace::run(args, out, err),
+        },
+        Err(error) => match error.kind() {
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+                write!(out, "{error}").map_err(Failure::output)
+            }
+            _ => Err(Failure::Usage(one_line(&error))),
+        },
+    };
+    let result = result.and_then(|()| out.flush().map_err(Failure::output));
+    match result {
+        Ok(()) => DONE,
+        Err(failure) => {
+            if !matches!(failure, Failure::OutputClosed) {
+                report(err, &failure);
+            }
+            failure.exit_code()
+        }
+    }
+}
+
+/// Writes the one line that says what went wrong.
+pub(crate) fn report(err: &mut dyn Write, what: &dyn fmt::Display) {
+    // Where standard error is closed too, there is nobody left to tell.
+    let _ = writeln!(err, "ferroce: {what}");
+}
+
+/// What clap says about a wrong command line, on one line: the fault, its hints and the usage.
+fn one_line(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let mut parts = Vec::new();
+    for line in text.lines().map(str::trim) {
+        let line = line.strip_prefix("error: ").unwrap_or(line);
+        if !line.is_empty() && !line.starts_with("Usage:") && !line.starts_with("For more information") {
+            parts.push(line.to_owned());
+        }
+    }
+    let usage = match error.get(ContextKind::Usage) {
+        Some(ContextValue::StyledStr(usage)) => usage.to_string(),
+        _ => String::new(),
+    };
+    let usage = usage.trim().trim_start_matches("Usage:").trim();
+    let usage = if usage.is_empty() { "ferroce --help" } else { usage };
+    format!("{}; usage: {usage}", parts.join(" "))
+}
