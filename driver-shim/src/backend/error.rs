@@ -82,11 +82,16 @@ impl OpenError {
         move |source| Self::Io { what, source }
     }
 
-    /// The error for an interface that does not exist.
-    pub(super) fn no_such_interface(name: &str) -> Self {
-        let known =
-            Interface::all().unwrap_or_default().into_iter().map(|interface| interface.name).collect();
-        Self::NoSuchInterface { name: name.into(), known }
+    /// The interface called `name`, or the error that says which there are.
+    pub(super) fn interface(name: &str) -> Result<Interface, Self> {
+        let mut all = Interface::all().map_err(Self::io("list the interfaces"))?;
+        match all.iter().position(|interface| interface.name == name) {
+            Some(i) => Ok(all.swap_remove(i)),
+            None => {
+                let known = all.into_iter().map(|interface| interface.name).collect();
+                Err(Self::NoSuchInterface { name: name.into(), known })
+            }
+        }
     }
 
     /// The error of opening a socket that needs a capability.

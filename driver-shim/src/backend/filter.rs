@@ -32,6 +32,20 @@ pub(super) fn known_ipv4_header() -> Vec<SockFilter> {
     all_of(&[(LOAD_BYTE, NET, 0x45), (LOAD_HALF, NET + 4, 0), (LOAD_HALF, NET + 6, 0x4000)])
 }
 
+/// Lets through IPv4 packets without options to this UDP port.
+pub(super) fn ipv4_to_port(port: u16) -> Vec<SockFilter> {
+    all_of(&[
+        (LOAD_BYTE, NET, 0x45),
+        (LOAD_BYTE, NET + 9, libc::IPPROTO_UDP.cast_unsigned()),
+        (LOAD_HALF, NET + 22, port.into()),
+    ])
+}
+
+/// Lets through IPv6 packets without extension headers to this UDP port.
+pub(super) fn ipv6_to_port(port: u16) -> Vec<SockFilter> {
+    all_of(&[(LOAD_BYTE, NET + 6, libc::IPPROTO_UDP.cast_unsigned()), (LOAD_HALF, NET + 42, port.into())])
+}
+
 /// A filter that lets through what passes all `tests`: load instruction, offset, expected value.
 fn all_of(tests: &[(u16, u32, u32)]) -> Vec<SockFilter> {
     let mut program = Vec::with_capacity(2 * tests.len() + 2);

@@ -14,14 +14,18 @@ use wire::batch::{Caps, RxBurst, TxBatch};
 
 mod error;
 mod filter;
+mod local;
 mod loopback;
 mod owner;
+mod raw;
 mod udp;
 
 pub use error::OpenError;
+pub use local::Local;
 pub use loopback::{Hub, Loopback};
 pub use owner::PortOwner;
-pub use udp::{Udp, UdpConfig, UdpLocal};
+pub use raw::Raw;
+pub use udp::{Udp, UdpConfig};
 
 use crate::interfaces::GidTable;
 

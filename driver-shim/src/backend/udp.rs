@@ -6,32 +6,26 @@
 //! bound is the one sent from. A self-test at the opening shows that the kernel keeps to this.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use socket2::{Protocol, Socket, Type};
 use wire::batch::{Caps, HeaderKnowledge, IpIdRule, RxBurst, TxBatch};
-use wire::{Gid, Mac, NetHeader, ROCE_V2_PORT};
+use wire::{NetHeader, ROCE_V2_PORT};
 
+use super::local::{Local, domain, receive_capacity, roce_port, window};
 use super::{BURST, Backend, IoCounters, OpenError, filter, send_all};
-use crate::interfaces::{GidTable, Interface};
+use crate::interfaces::GidTable;
 use crate::sys::{self, ControlBuf, Inbox, Outgoing};
 
 /// Longest datagram that is received whole: a 4096-byte payload with every header.
 const DATAGRAM: usize = 4608;
 
-/// What the kernel charges to the receive buffer for one datagram of a full packet (measured: 50 such fill a
-/// buffer that reads back as 425984).
-const CHARGE: u32 = 8520;
-
 /// Most packets of one queue pair in flight, whatever the buffer holds.
 const MAX_WINDOW: u32 = 32;
-
-/// Receive buffer asked for; the kernel gives what its limit allows.
-const RECEIVE_BUFFER: usize = 4 << 20;
 
 /// How long the self-test waits for its own datagram. It arrives within the send call on loopback.
 const SELF_TEST_LIMIT: Duration = Duration::from_millis(250);
@@ -40,22 +34,10 @@ const SELF_TEST_LIMIT: Duration = Duration::from_millis(250);
 #[derive(Clone, Debug, Default)]
 pub struct UdpConfig {
     /// Where to bind.
-    pub local: UdpLocal,
+    pub local: Local,
     /// Also take packets whose IPv4 identification is not known, from senders that are not bound by the
     /// ID-0 rule (network cards, rdma_rxe). They are passed on as [`HeaderKnowledge::Unknown`].
     pub foreign_senders: bool,
-}
-
-/// Where the udp back end binds.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum UdpLocal {
-    /// The first of 127.0.0.2, 127.0.0.3, … whose RoCE port is free.
-    #[default]
-    FreeLoopback,
-    /// This address, and the link-local address of its interface where that is free.
-    Address(IpAddr),
-    /// All addresses of this interface whose RoCE port is free, at least one.
-    Interface(String),
 }
 
 /// The udp back end: one socket per address.
@@ -78,6 +60,8 @@ struct Bound {
     address: IpAddr,
     /// Index of the interface, for link-local addresses.
     scope: u32,
+    /// Full packets that its receive buffer holds.
+    capacity: u32,
     /// The kernel's count of dropped packets, as of the last packet.
     dropped: u32,
 }
@@ -88,25 +72,15 @@ impl Udp {
     /// # Errors
     /// [`OpenError`].
     pub fn open(config: &UdpConfig) -> Result<Self, OpenError> {
-        let (sockets, interface) = match &config.local {
-            UdpLocal::FreeLoopback => {
-                let bound = first_free_loopback(config.foreign_senders)?;
-                let interface = interface_of(bound.address)?;
-                (vec![bound], interface)
-            }
-            UdpLocal::Address(address) => bind_address(*address, config.foreign_senders)?,
-            UdpLocal::Interface(name) => bind_interface(name, config.foreign_senders)?,
-        };
+        let (sockets, interface) =
+            config.local.bind(|address, on| Bound::new(address, on.index, config.foreign_senders))?;
         let addresses: Vec<IpAddr> = sockets.iter().map(|bound| bound.address).collect();
-        let table = GidTable::new(&addresses, interface.mac.unwrap_or(Mac::default()), interface.mtu);
-        let mut window = MAX_WINDOW;
-        for bound in &sockets {
-            window = window.min(bound.window().map_err(OpenError::io("read the receive buffer's size"))?);
-        }
+        let capacity = sockets.iter().map(|bound| bound.capacity).min().unwrap_or(0);
+        let table = GidTable::new(&addresses, interface.mac.unwrap_or_default(), interface.mtu);
         let mut udp = Self {
             sockets,
             table,
-            window,
+            window: window(capacity, MAX_WINDOW),
             foreign_senders: config.foreign_senders,
             inbox: Inbox::new(DATAGRAM),
             next: 0,
@@ -144,7 +118,7 @@ impl Udp {
 
     fn probe_returns(&mut self, i: usize, probe: &[u8]) -> Result<bool, OpenError> {
         let bound = &self.sockets[i];
-        let to = bound.peer(bound.address);
+        let to = roce_port(bound.address, bound.scope);
         bound.socket.send_to(probe, &to).map_err(OpenError::io("send the self-test's datagram"))?;
         // A wait that times out ends the test; every datagram before the right one is a live peer's.
         while sys::wait_readable(bound.fd(), SELF_TEST_LIMIT).map_err(OpenError::io("wait for a datagram"))? {
@@ -207,7 +181,7 @@ impl Backend for Udp {
             self.counters.tx_lost += taken as u64;
             return Ok(taken);
         };
-        let to = bound.peer(net.dst());
+        let to = roce_port(net.dst(), bound.scope);
         let control = ip_options(&net);
         send_all(tx.len(), from, &mut self.counters.tx_lost, |at| {
             let packets = tx.iter().skip(at).map(|(_, body)| Outgoing {
@@ -235,10 +209,9 @@ impl Bound {
     /// Binds the RoCE port of `address`. `scope` is the interface's index.
     fn new(address: IpAddr, scope: u32, foreign_senders: bool) -> Result<Self, OpenError> {
         let failed = OpenError::io("set up a UDP socket");
-        let domain = if address.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
-        let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP)).map_err(&failed)?;
+        let socket = Socket::new(domain(address), Type::DGRAM, Some(Protocol::UDP)).map_err(&failed)?;
         socket.set_nonblocking(true).map_err(&failed)?;
-        socket.set_recv_buffer_size(RECEIVE_BUFFER).map_err(&failed)?;
+        let capacity = receive_capacity(&socket).map_err(&failed)?;
         let on = |level, option| sys::set_option(&socket, level, option, 1).map_err(&failed);
         on(libc::SOL_SOCKET, libc::SO_RXQ_OVFL)?;
         if address.is_ipv4() {
@@ -259,30 +232,12 @@ impl Bound {
             // RoCE over IPv6 may come without a UDP checksum.
             on(libc::IPPROTO_UDP, libc::UDP_NO_CHECK6_RX)?;
         }
-        let bound = Self { socket, address, scope, dropped: 0 };
-        bound.socket.bind(&bound.peer(address)).map_err(OpenError::bind(address))?;
-        Ok(bound)
+        socket.bind(&roce_port(address, scope)).map_err(OpenError::bind(address))?;
+        Ok(Self { socket, address, scope, capacity, dropped: 0 })
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
-    }
-
-    /// The RoCE port of `address`, seen from this socket.
-    fn peer(&self, address: IpAddr) -> SockAddr {
-        match address {
-            IpAddr::V6(v6) if Gid::from(v6).is_link_local() => {
-                SocketAddrV6::new(v6, ROCE_V2_PORT, 0, self.scope).into()
-            }
-            _ => SocketAddr::new(address, ROCE_V2_PORT).into(),
-        }
-    }
-
-    /// Packets that one queue pair may have in flight: half of what the receive buffer holds, since its
-    /// requests and its READ responses may be under way together.
-    fn window(&self) -> io::Result<u32> {
-        let size = u32::try_from(self.socket.recv_buffer_size()?).unwrap_or(u32::MAX);
-        Ok((size / CHARGE / 2).max(1))
     }
 
     /// Puts a received datagram into `rx`, with the header that it must have had. Returns how many packets
@@ -333,52 +288,6 @@ fn ip_options(net: &NetHeader) -> ControlBuf {
         control.push(level, limit, hop_limit.into());
     }
     control
-}
-
-fn first_free_loopback(foreign_senders: bool) -> Result<Bound, OpenError> {
-    for n in 2..=254 {
-        match Bound::new(Ipv4Addr::new(127, 0, 0, n).into(), 0, foreign_senders) {
-            Err(OpenError::PortInUse { .. }) => {}
-            other => return other,
-        }
-    }
-    Err(OpenError::NoFreeAddress)
-}
-
-fn interface_of(address: IpAddr) -> Result<Interface, OpenError> {
-    Interface::by_address(address)
-        .map_err(OpenError::io("list the interfaces"))?
-        .ok_or(OpenError::NoSuchAddress { address })
-}
-
-fn bind_address(address: IpAddr, foreign_senders: bool) -> Result<(Vec<Bound>, Interface), OpenError> {
-    let interface = interface_of(address)?;
-    let mut sockets = vec![Bound::new(address, interface.index, foreign_senders)?];
-    // Another device on the same interface may hold it already; this one then does without.
-    if let Some(link_local) = interface.link_local().filter(|link_local| *link_local != address) {
-        sockets.extend(Bound::new(link_local, interface.index, foreign_senders));
-    }
-    Ok((sockets, interface))
-}
-
-fn bind_interface(name: &str, foreign_senders: bool) -> Result<(Vec<Bound>, Interface), OpenError> {
-    let interface = Interface::by_name(name).map_err(OpenError::io("list the interfaces"))?;
-    let interface = interface.ok_or_else(|| OpenError::no_such_interface(name))?;
-    let mut sockets = Vec::new();
-    let mut first_error = None;
-    for (address, _) in &interface.addresses {
-        match Bound::new(*address, interface.index, foreign_senders) {
-            Ok(bound) => sockets.push(bound),
-            Err(error) => first_error = first_error.or(Some(error)),
-        }
-    }
-    match first_error {
-        Some(error) if sockets.is_empty() => Err(error),
-        None if sockets.is_empty() => {
-            Err(OpenError::Interface { name: name.into(), reason: "has no IP address" })
-        }
-        _ => Ok((sockets, interface)),
-    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 use std::net::UdpSocket;
 
-use wire::icrc;
+use wire::{Gid, icrc};
 
 use super::*;
 use crate::backend::PortOwner;
@@ -14,7 +14,7 @@ fn open(address: &str) -> Udp {
 }
 
 fn open_with(address: &str, foreign_senders: bool) -> Udp {
-    let local = UdpLocal::Address(address.parse().expect("address"));
+    let local = Local::Address(address.parse().expect("address"));
     Udp::open(&UdpConfig { local, foreign_senders }).expect("the udp back end opens")
 }
 
@@ -95,7 +95,7 @@ fn a_sender_outside_the_rule_is_kept_out_unless_allowed() {
 #[test]
 fn a_port_in_use_is_blamed_on_its_owner() {
     let _first = open("127.77.4.1");
-    let local = UdpLocal::Address("127.77.4.1".parse().expect("address"));
+    let local = Local::Address("127.77.4.1".parse().expect("address"));
     let error = Udp::open(&UdpConfig { local, foreign_senders: false }).expect_err("in use");
     let OpenError::PortInUse { owner: PortOwner::Process { pid, .. }, .. } = &error else {
         panic!("{error}")
@@ -107,9 +107,9 @@ fn a_port_in_use_is_blamed_on_its_owner() {
 #[test]
 fn bad_places_to_bind_are_explained() {
     let open = |local| Udp::open(&UdpConfig { local, foreign_senders: false }).expect_err("no such place");
-    let nowhere = UdpLocal::Address("203.0.113.9".parse().expect("address"));
+    let nowhere = Local::Address("203.0.113.9".parse().expect("address"));
     assert!(matches!(open(nowhere), OpenError::NoSuchAddress { .. }));
-    let error = open(UdpLocal::Interface("nosuch0".into()));
+    let error = open(Local::Interface("nosuch0".into()));
     assert!(
         matches!(&error, OpenError::NoSuchInterface { known, .. } if known.contains(&"lo".into())),
         "{error}"
@@ -127,7 +127,7 @@ fn without_an_address_the_first_free_one_from_127_0_0_2_is_taken() {
 }
 
 #[test]
-fn a_packet_beyond_the_mtu_or_without_a_source_is_lost_not_an_error() {
+fn a_packet_from_another_address_is_lost_not_an_error() {
     let (mut sender, receiver) = (open("127.77.5.1"), open("127.77.5.2"));
     let tx = batch(&receiver, &sender, 2, 64);
     assert_eq!(sender.send_batch(&tx, 0).expect("taken"), 2, "of another's address");

@@ -1,0 +1,125 @@
+//! Which of the host's addresses a back end takes, and the RoCE port on them.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6};
+
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use wire::{Gid, ROCE_V2_PORT};
+
+use super::{OpenError, filter};
+use crate::interfaces::Interface;
+use crate::sys;
+
+/// What the kernel charges to the receive buffer for one full packet (measured: 50 such datagrams fill a
+/// buffer that reads back as 425984).
+const CHARGE: u32 = 8520;
+
+/// Receive buffer asked for; the kernel gives what its limit and the process's privileges allow.
+const RECEIVE_BUFFER: i32 = 4 << 20;
+
+/// Where a back end that shares the host's addresses binds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Local {
+    /// The first of 127.0.0.2, 127.0.0.3, … whose RoCE port is free.
+    #[default]
+    FreeLoopback,
+    /// This address, and the link-local address of its interface where that is free.
+    Address(IpAddr),
+    /// All addresses of this interface whose RoCE port is free, at least one.
+    Interface(String),
+}
+
+impl Local {
+    /// Calls `bind` with each address that is meant and its interface. Returns what could be bound.
+    pub(super) fn bind<T>(
+        &self,
+        mut bind: impl FnMut(IpAddr, &Interface) -> Result<T, OpenError>,
+    ) -> Result<(Vec<T>, Interface), OpenError> {
+        match self {
+            Self::FreeLoopback => {
+                let lo = holder_of(Ipv4Addr::LOCALHOST.into())?;
+                for n in 2..=254 {
+                    match bind(Ipv4Addr::new(127, 0, 0, n).into(), &lo) {
+                        Err(OpenError::PortInUse { .. }) => {}
+                        other => return Ok((vec![other?], lo)),
+                    }
+                }
+                Err(OpenError::NoFreeAddress)
+            }
+            Self::Address(address) => {
+                let interface = holder_of(*address)?;
+                let mut bound = vec![bind(*address, &interface)?];
+                // Another device on the same interface may hold it already; this one then does without.
+                if let Some(link_local) = interface.link_local().filter(|other| other != address) {
+                    bound.extend(bind(link_local, &interface));
+                }
+                Ok((bound, interface))
+            }
+            Self::Interface(name) => {
+                let interface = OpenError::interface(name)?;
+                let (mut bound, mut first_error) = (Vec::new(), None);
+                for (address, _) in &interface.addresses {
+                    match bind(*address, &interface) {
+                        Ok(one) => bound.push(one),
+                        Err(error) => first_error = first_error.or(Some(error)),
+                    }
+                }
+                match first_error {
+                    _ if !bound.is_empty() => Ok((bound, interface)),
+                    Some(error) => Err(error),
+                    None => Err(OpenError::Interface { name: name.into(), reason: "has no IP address" }),
+                }
+            }
+        }
+    }
+}
+
+fn holder_of(address: IpAddr) -> Result<Interface, OpenError> {
+    Interface::by_address(address)
+        .map_err(OpenError::io("list the interfaces"))?
+        .ok_or(OpenError::NoSuchAddress { address })
+}
+
+/// The RoCE port of `address`. `scope` is the interface's index, which link-local addresses need.
+pub(super) fn roce_port(address: IpAddr, scope: u32) -> SockAddr {
+    match address {
+        IpAddr::V6(v6) if Gid::from(v6).is_link_local() => {
+            SocketAddrV6::new(v6, ROCE_V2_PORT, 0, scope).into()
+        }
+        _ => SocketAddr::new(address, ROCE_V2_PORT).into(),
+    }
+}
+
+/// The address family of `address`.
+pub(super) fn domain(address: IpAddr) -> Domain {
+    if address.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 }
+}
+
+/// A UDP socket bound to the RoCE port of `address` that takes no packet. It keeps the kernel from answering
+/// "port unreachable" to packets that reach the device another way, and other programs from the port.
+pub(super) fn shield(address: IpAddr, scope: u32) -> Result<Socket, OpenError> {
+    let failed = OpenError::io("set up a UDP socket");
+    let socket = Socket::new(domain(address), Type::DGRAM, Some(Protocol::UDP)).map_err(&failed)?;
+    socket.attach_filter(&filter::nothing()).map_err(&failed)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true).map_err(&failed)?;
+        // Or the kernel would log each packet that comes without a UDP checksum.
+        sys::set_option(&socket, libc::IPPROTO_UDP, libc::UDP_NO_CHECK6_RX, 1).map_err(&failed)?;
+    }
+    socket.bind(&roce_port(address, scope)).map_err(OpenError::bind(address))?;
+    Ok(socket)
+}
+
+/// Gives `socket` as large a receive buffer as the process may, and returns how many full packets it holds.
+pub(super) fn receive_capacity(socket: &Socket) -> io::Result<u32> {
+    // The first goes beyond the system's limit, with CAP_NET_ADMIN.
+    sys::set_option(socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, RECEIVE_BUFFER)
+        .or_else(|_| sys::set_option(socket, libc::SOL_SOCKET, libc::SO_RCVBUF, RECEIVE_BUFFER))?;
+    Ok(u32::try_from(socket.recv_buffer_size()?).unwrap_or(u32::MAX) / CHARGE)
+}
+
+/// Packets that one queue pair may have in flight towards a receiver with room for `capacity`: half, since
+/// its requests and its READ responses may be under way together.
+pub(super) fn window(capacity: u32, most: u32) -> u32 {
+    (capacity / 2).clamp(1, most)
+}

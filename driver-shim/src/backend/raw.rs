@@ -1,0 +1,232 @@
+//! Raw IP sockets on the host's own addresses: packets leave with the header that the core wrote.
+//!
+//! The kernel routes and resolves addresses. It fills in the IPv4 total length and header checksum and
+//! leaves the rest alone, given that fragmentation is forbidden. Needs CAP_NET_RAW.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd};
+
+use mio::unix::SourceFd;
+use mio::{Interest, Registry, Token};
+use socket2::{Protocol, SockAddr, Socket, Type};
+use wire::batch::{Caps, IpIdRule, RxBurst, TxBatch};
+use wire::ip::{Ipv6Header, UdpHeader};
+use wire::{NetHeader, ROCE_V2_PORT};
+
+use super::local::{Local, domain, receive_capacity, roce_port, shield, window};
+use super::{BURST, Backend, IoCounters, OpenError, filter, send_all};
+use crate::interfaces::GidTable;
+use crate::sys::{self, Inbox, Incoming, Outgoing};
+
+/// Longest IP packet that is received whole: a 4096-byte payload with every header.
+const PACKET: usize = 4608;
+
+/// Most packets of one queue pair in flight, whatever the buffer holds.
+const MAX_WINDOW: u32 = 128;
+
+/// Length of an IPv6 header.
+const IPV6_LEN: usize = 40;
+
+/// The raw back end: sockets per address.
+#[derive(Debug)]
+pub struct Raw {
+    sockets: Vec<Bound>,
+    table: GidTable,
+    window: u32,
+    inbox: Inbox,
+    /// The address that [`Backend::recv_burst`] asks first.
+    next: usize,
+    counters: IoCounters,
+}
+
+/// The sockets of one address.
+#[derive(Debug)]
+struct Bound {
+    address: IpAddr,
+    /// Index of the interface, for link-local addresses.
+    scope: u32,
+    send: Socket,
+    receive: Socket,
+    /// Full packets that the receive buffer holds.
+    capacity: u32,
+    /// The kernel's count of dropped packets, as of the last packet.
+    dropped: u32,
+    /// Holds the port; never read.
+    _shield: Socket,
+}
+
+impl Raw {
+    /// Opens the sockets.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open(local: &Local) -> Result<Self, OpenError> {
+        let (sockets, interface) = local.bind(|address, on| Bound::new(address, on.index))?;
+        let addresses: Vec<IpAddr> = sockets.iter().map(|bound| bound.address).collect();
+        let capacity = sockets.iter().map(|bound| bound.capacity).min().unwrap_or(0);
+        Ok(Self {
+            table: GidTable::new(&addresses, interface.mac.unwrap_or_default(), interface.mtu),
+            sockets,
+            window: window(capacity, MAX_WINDOW),
+            inbox: Inbox::new(PACKET),
+            next: 0,
+            counters: IoCounters::default(),
+        })
+    }
+}
+
+impl Backend for Raw {
+    fn name(&self) -> &'static str {
+        "raw"
+    }
+
+    fn caps(&self) -> Caps {
+        Caps {
+            max_segments: BURST,
+            max_bytes: 1 << 16,
+            ip_id: IpIdRule::Ours,
+            sees_ip_header: true,
+            window: self.window,
+            src_port: None,
+        }
+    }
+
+    fn addresses(&self) -> &GidTable {
+        &self.table
+    }
+
+    fn recv_burst(&mut self, rx: &mut RxBurst) -> io::Result<usize> {
+        let sockets = self.sockets.len();
+        let mut count = 0;
+        for step in 0..sockets {
+            let bound = &mut self.sockets[(self.next + step) % sockets];
+            count += self.inbox.receive(bound.receive.as_fd(), BURST - count)?;
+            for packet in self.inbox.iter() {
+                self.counters.rx_lost += bound.take(&packet, rx);
+            }
+            if count == BURST {
+                break;
+            }
+        }
+        // Each gets its turn, however busy another is.
+        self.next = (self.next + 1) % sockets;
+        Ok(count)
+    }
+
+    fn send_batch(&mut self, tx: &TxBatch, from: usize) -> io::Result<usize> {
+        let Some(net) = tx.header(from) else { return Ok(0) };
+        let Some(bound) = self.sockets.iter().find(|bound| bound.address == net.src()) else {
+            let taken = tx.len() - from;
+            self.counters.tx_lost += taken as u64;
+            return Ok(taken);
+        };
+        let to = bound.destination(net.dst());
+        let mut heads = [[0; NetHeader::MAX_LEN]; BURST];
+        let head_len = net.len();
+        send_all(tx.len(), from, &mut self.counters.tx_lost, |at| {
+            for (head, (net, _)) in heads.iter_mut().zip(tx.iter().skip(at)) {
+                net.emit(head);
+            }
+            let packets = heads.iter().zip(tx.iter().skip(at)).map(|(head, (_, body))| Outgoing {
+                parts: [&head[..head_len], body, &[]],
+                to: Some(&to),
+                control: None,
+            });
+            sys::send_many(bound.send.as_fd(), packets)
+        })
+    }
+
+    fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        for bound in &self.sockets {
+            registry.register(&mut SourceFd(&bound.receive.as_raw_fd()), token, Interest::READABLE)?;
+        }
+        Ok(())
+    }
+
+    fn counters(&self) -> IoCounters {
+        self.counters
+    }
+}
+
+impl Bound {
+    fn new(address: IpAddr, scope: u32) -> Result<Self, OpenError> {
+        let failed = OpenError::io("set up a raw socket");
+        let open = |protocol| {
+            let socket = Socket::new(domain(address), Type::RAW, Some(protocol))
+                .map_err(OpenError::privileged("raw"))?;
+            socket.set_nonblocking(true).map_err(&failed)?;
+            Ok(socket)
+        };
+        let receive = open(Protocol::UDP)?;
+        // Protocol 255 means: what is sent begins with the IP header, and nothing is received.
+        let send = open(Protocol::from(libc::IPPROTO_RAW))?;
+        let shield = shield(address, scope)?;
+        let capacity = receive_capacity(&receive).map_err(&failed)?;
+        let on = |level, option| sys::set_option(&receive, level, option, 1).map_err(&failed);
+        on(libc::SOL_SOCKET, libc::SO_RXQ_OVFL)?;
+        let filter = if address.is_ipv4() {
+            filter::ipv4_to_port(ROCE_V2_PORT)
+        } else {
+            // The header is not shown; these are its fields that may vary.
+            on(libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO)?;
+            on(libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT)?;
+            filter::ipv6_to_port(ROCE_V2_PORT)
+        };
+        receive.attach_filter(&filter).map_err(&failed)?;
+        let bound = Self { address, scope, send, receive, capacity, dropped: 0, _shield: shield };
+        bound.receive.bind(&bound.destination(address)).map_err(OpenError::bind(address))?;
+        Ok(bound)
+    }
+
+    /// `address` as the destination of a raw packet: a port there would be taken for a protocol.
+    fn destination(&self, address: IpAddr) -> SockAddr {
+        let mut to = roce_port(address, self.scope).as_socket().expect("an IP address");
+        to.set_port(0);
+        to.into()
+    }
+
+    /// Puts a received packet into `rx`. Returns how many were lost since the one before.
+    fn take(&mut self, packet: &Incoming<'_>, rx: &mut RxBurst) -> u64 {
+        let (mut flow_info, mut hop_limit, mut lost) = (0, 0, 0);
+        for item in packet.control() {
+            let Some(value) = item.number() else { continue };
+            match (item.level, item.kind) {
+                (libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO) => flow_info = u32::from_be(value),
+                #[expect(clippy::cast_possible_truncation, reason = "a one-byte header field")]
+                (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => hop_limit = value as u8,
+                (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => {
+                    lost = u64::from(value.wrapping_sub(self.dropped));
+                    self.dropped = value;
+                }
+                _ => {}
+            }
+        }
+        let (Some(from), false) = (packet.sender(), packet.truncated) else { return lost + 1 };
+        match (from.ip(), self.address) {
+            (IpAddr::V6(src), IpAddr::V6(dst)) => {
+                #[expect(clippy::cast_possible_truncation, reason = "the buffer is shorter than 64 KiB")]
+                let payload_len = packet.data.len() as u16;
+                let traffic_class = (flow_info >> 20 & 0xFF) as u8;
+                let flow_label = flow_info & 0x000F_FFFF;
+                let ip = Ipv6Header { traffic_class, flow_label, payload_len, hop_limit, src, dst };
+                rx.push_ip(&with_ipv6_header(ip, packet.data));
+            }
+            _ => rx.push_ip(packet.data),
+        }
+        lost
+    }
+}
+
+/// The whole IPv6 packet whose bytes after the IP header are `datagram`.
+fn with_ipv6_header(ip: Ipv6Header, datagram: &[u8]) -> Vec<u8> {
+    let udp = UdpHeader { src_port: 0, dst_port: 0, len: 0, checksum: 0 };
+    let mut packet = vec![0; NetHeader::MAX_LEN];
+    NetHeader::V6(ip, udp).emit(&mut packet);
+    packet.truncate(IPV6_LEN);
+    packet.extend_from_slice(datagram);
+    packet
+}
+
+#[cfg(test)]
+mod tests;
