@@ -90,7 +90,7 @@ impl Requester {
         let index = psn.steps_from(first);
         let offset = index * params.mtu_bytes();
         let expected = (wqe.length - offset).min(params.mtu_bytes());
-        // Rule R-CMP-5: a resumed answer may begin with any opcode, but its end is known.
+        // Rule R-CMP-8: a resumed answer may begin with any opcode, but its end is known.
         let ends = index + 1 == read_request_end(index, n, params.window);
         let positive = packet.aeth().is_none_or(|aeth| aeth.syndrome().is_ack());
         if !positive || packet.info().position.ends() != ends || packet.payload().len() != expected as usize {
@@ -128,7 +128,7 @@ impl Requester {
             self.fail(ctx, WcStatus::BadRespErr, 0);
             return Ok(());
         }
-        // The value is a number; it lies in memory in the byte order of the host (rule R-RSP-20).
+        // The value is a number; it lies in memory in the byte order of the host (rule R-CMP-15).
         let original = value.original().to_ne_bytes();
         if scatter(ctx.memory, ctx.params.pd, &wqe.sges, 0, &original).is_err() {
             self.fail(ctx, WcStatus::LocProtErr, 0);
@@ -168,7 +168,7 @@ impl Requester {
     }
 
     fn on_sequence_nak(&mut self, ctx: &mut Ctx<'_>) {
-        // Rule R-CMP-8: some responders send one behind an RNR NAK; the wait goes on.
+        // Rule R-REQ-23: some responders send one behind an RNR NAK; the wait goes on.
         if self.is_waiting_for_receiver() {
             return;
         }

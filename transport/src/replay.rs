@@ -56,7 +56,7 @@ impl Replay {
     }
 
     /// Whether a READ of `len` bytes at `va` under `rkey`, repeated from `psn` on, lies inside one that was
-    /// answered: in its PSNs (`span` of them) and in its memory, without overflow (rules R-RSP-7 and F3).
+    /// answered: in its PSNs (`span` of them) and in its memory, without overflow (rules R-RSP-5 and F3).
     #[must_use]
     pub fn covers_read(&self, psn: Psn, span: u32, va: VirtAddr, rkey: RKey, len: u32) -> bool {
         self.records.iter().rev().any(|r| {

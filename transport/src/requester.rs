@@ -34,7 +34,7 @@ pub struct Requester {
     rnr_left: u8,
     ack_deadline: Option<Instant>,
     rnr_until: Option<Instant>,
-    /// `una` is being sent again because an answer said so; more such answers change nothing (rule R-CMP-6).
+    /// `una` is being sent again because an answer said so; more such answers change nothing (rule R-CMP-25).
     pub(crate) recovering: bool,
     since_ack_req: u32,
     /// The request with this index cannot be carried out; it fails once all before it are done.
@@ -344,7 +344,7 @@ impl Requester {
         Some(wqe)
     }
 
-    /// Sends again from `una` on; gives up where no retry is left (rule R-REQ-20).
+    /// Sends again from `una` on; gives up where no retry is left (rule R-REQ-24).
     pub(crate) fn retry(&mut self, ctx: &mut Ctx<'_>, cause: Cause) {
         if self.recovering {
             return;

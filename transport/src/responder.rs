@@ -20,7 +20,7 @@ use crate::replay::{Answer, Replay};
 use crate::sge::scatter;
 use crate::wqe::RecvWqe;
 
-/// Longest message a RETH may announce: 2^31 bytes (rule R-WIR-20).
+/// Longest message a RETH may announce: 2^31 bytes (rule R-WIR-31).
 pub const MAX_MESSAGE: u32 = 1 << 31;
 
 /// Answers to repeated requests that may wait at the same time.
@@ -203,7 +203,7 @@ impl Responder {
                 ctx.memory.check_remote(ctx.params.pd, rkey, va, len, Access::REMOTE_READ)
             };
             if checked.is_err() {
-                // Rule R-RSP-16: the region went away; a NAK takes the place of the rest.
+                // Rule R-RSP-31: the region went away; a NAK takes the place of the rest.
                 self.replies.clear();
                 self.replies.push_back(Reply::Ack {
                     psn,
@@ -276,7 +276,7 @@ impl Responder {
         Ok(())
     }
 
-    /// A packet of the past: it is answered again, never executed again (rules R-RSP-5 to R-RSP-8).
+    /// A packet of the past: it is answered again, never executed again (rules R-RSP-4 to R-RSP-7).
     fn on_duplicate(&mut self, ctx: &mut Ctx<'_>, packet: &Packet<'_>, psn: Psn) -> Result<(), DropReason> {
         match packet.info().kind {
             Kind::Send | Kind::Write => {
@@ -343,7 +343,7 @@ impl Responder {
         }
     }
 
-    /// Rule R-RSP-9: a message's packets follow each other, with nothing between.
+    /// Rule R-RSP-10: a message's packets follow each other, with nothing between.
     fn check_op_seq(&self, packet: &Packet<'_>) -> Result<(), Refusal> {
         let info = packet.info();
         let fits = match self.message {
@@ -398,7 +398,7 @@ impl Responder {
                 return Err(Refusal::INVALID);
             }
         }
-        // Rule R-RSP-13: the packet with the immediate takes a receive; without one, nothing of it is done.
+        // Rule R-RSP-20: the packet with the immediate takes a receive; without one, nothing of it is done.
         if packet.imm_dt().is_some() && recv.is_empty() {
             return Ok(Outcome::NotReady);
         }
@@ -408,7 +408,7 @@ impl Responder {
             (None, &Message::Write { va, rkey, remaining, total }) => (va, rkey, remaining, total),
             (None, _) => return Err(Refusal::INVALID),
         };
-        // Rule R-RSP-11: the payloads add up to the announced length, exactly at the end.
+        // Rule R-RSP-13: the payloads add up to the announced length, exactly at the end.
         let length = u32::try_from(data.len()).map_err(|_| Refusal::INVALID)?;
         let fits = if info.position.ends() { length == remaining } else { length < remaining };
         if !fits {
@@ -490,7 +490,7 @@ impl Responder {
         Ok(Outcome::Answered)
     }
 
-    /// Rules R-RSP-10 and F31: the queue pair must allow the access, and have room for one more answer.
+    /// Rules R-RSP-8, R-RSP-11 and F31: the queue pair must allow the access, and have room for one more answer.
     fn check_resource(&self, params: &RcParams, need: Access) -> Result<(), Refusal> {
         if params.access.contains(need) && self.open_reads < u32::from(params.max_dest_rd_atomic) {
             Ok(())
@@ -500,7 +500,7 @@ impl Responder {
     }
 
     /// Queues an ACK or NAK. A positive one takes the place of one that waits right before it, since it
-    /// covers what that one covers (rule R-RSP-18).
+    /// covers what that one covers (rule R-RSP-26).
     fn queue_ack(&mut self, psn: Psn, syndrome: Syndrome) {
         let msn = self.msn;
         if let Some(Reply::Ack { psn: last, syndrome: Syndrome::Ack(_), msn: old }) = self.replies.back_mut()
@@ -551,7 +551,7 @@ impl Reply {
     }
 }
 
-/// Rule R-WIR-17: what payload a request packet may have for the path MTU.
+/// Rule R-RSP-12: what payload a request packet may have for the path MTU.
 fn check_length(params: &RcParams, packet: &Packet<'_>) -> Result<(), Refusal> {
     let len = packet.payload().len();
     let mtu = params.mtu_bytes() as usize;
