@@ -1,0 +1,7 @@
+//! Tests that need whole captures or more than one peer: one binary with a module for each behaviour.
+
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
+mod captures;
+mod golden;
