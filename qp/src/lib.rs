@@ -1,1 +1,29 @@
-//! Placeholder.
+//! Verbs objects and the sans-IO NIC.
+//!
+//! [`Nic`] holds everything a network card holds: protection domains, memory regions, completion queues and
+//! queue pairs. It is driven from outside with packets and time; see its module for the order of calls.
+
+#![forbid(unsafe_code)]
+
+mod cq;
+mod demux;
+pub mod error;
+pub mod event;
+pub mod mr;
+pub mod nic;
+mod pair;
+mod sched;
+pub mod state;
+mod table;
+pub mod wr;
+
+pub use cq::CqId;
+pub use error::{CreateError, DestroyError, ModifyQpError};
+pub use event::{AsyncEvent, Drops, Event, TraceEvent, Tracer};
+pub use mr::{MrError, MrInfo};
+pub use nic::{Nic, NicConfig};
+pub use pair::QpInit;
+pub use state::{AddressVector, AttrMask, QpAttr, QpState, QpType};
+pub use transport::wqe::{SendFlags, SendOp, Sge, SgeList};
+pub use transport::{Access, Completion, Counters, DropReason, PdId, WcOpcode, WcStatus};
+pub use wr::{PostError, QpCap, RecvWr, SendData, SendWr};

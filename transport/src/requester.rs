@@ -226,7 +226,7 @@ impl Requester {
         }
         let need = if wqe.op.has_response_data() { Access::LOCAL_WRITE } else { Access::empty() };
         let readable = wqe.inline.is_some()
-            || wqe.sges.iter().all(|sge| {
+            || wqe.sges.iter().filter(|sge| sge.length > 0).all(|sge| {
                 ctx.memory.check_local(ctx.params.pd, sge.lkey, sge.addr, u64::from(sge.length), need).is_ok()
             });
         if !readable {

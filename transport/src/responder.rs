@@ -393,10 +393,10 @@ impl Responder {
     ) -> Result<Outcome, Refusal> {
         let info = packet.info();
         let data = packet.payload();
-        if let Some(reth) = packet.reth() {
-            if !ctx.params.access.contains(Access::REMOTE_WRITE) || reth.dma_len() > MAX_MESSAGE {
-                return Err(Refusal::INVALID);
-            }
+        if let Some(reth) = packet.reth()
+            && (!ctx.params.access.contains(Access::REMOTE_WRITE) || reth.dma_len() > MAX_MESSAGE)
+        {
+            return Err(Refusal::INVALID);
         }
         // Rule R-RSP-20: the packet with the immediate takes a receive; without one, nothing of it is done.
         if packet.imm_dt().is_some() && recv.is_empty() {

@@ -220,6 +220,14 @@ impl TxBatch {
         &mut self.buf[start..]
     }
 
+    /// Takes the last body out again: it could not be written.
+    pub fn cancel_last(&mut self) {
+        if self.count > 0 {
+            self.count -= 1;
+            self.buf.truncate(self.count * self.segment_len);
+        }
+    }
+
     /// Fills the ICRC of every packet; after this the batch is ready to send and takes no more.
     pub fn seal(&mut self) {
         for i in 0..self.count {

@@ -1,0 +1,112 @@
+//! Errors of the verbs: one enum per operation. All are the caller's to mend.
+
+use wire::Gid;
+
+use crate::state::{ModifyError, QpType};
+use crate::wr::QpCap;
+
+const EINVAL: i32 = 22;
+const EBUSY: i32 = 16;
+const ENOMEM: i32 = 12;
+const EOPNOTSUPP: i32 = 95;
+
+/// Why an object was not created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CreateError {
+    /// This transport service is not there.
+    #[error("{0} queue pairs are not supported; only RC is")]
+    QpType(QpType),
+    /// No such protection domain.
+    #[error("there is no such protection domain")]
+    NoPd,
+    /// No such completion queue.
+    #[error("there is no such completion queue")]
+    NoCq,
+    /// A completion queue of this depth cannot be made.
+    #[error("a completion queue holds 1 to {max} completions, not {given}")]
+    CqDepth {
+        /// What was asked for.
+        given: usize,
+        /// What is possible.
+        max: usize,
+    },
+    /// A size of the queue pair is too large.
+    #[error("queue pair sizes are at most {max:?}")]
+    Cap {
+        /// What is possible.
+        max: QpCap,
+    },
+    /// No queue pair number is left.
+    #[error("the device has no queue pair number left")]
+    TableFull,
+}
+
+impl CreateError {
+    /// The error number verbs would give.
+    #[must_use]
+    pub const fn errno(&self) -> i32 {
+        match self {
+            Self::QpType(_) => EOPNOTSUPP,
+            Self::TableFull => ENOMEM,
+            _ => EINVAL,
+        }
+    }
+}
+
+/// Why a queue pair was not modified. Nothing has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModifyQpError {
+    /// No such queue pair.
+    #[error("there is no such queue pair")]
+    NoSuchQp,
+    /// The transition, its attributes or a value.
+    #[error(transparent)]
+    Attr(#[from] ModifyError),
+    /// That entry of the GID table is unused.
+    #[error("GID index {0} of this device is empty")]
+    EmptyGid(u8),
+    /// The peer's GID is missing.
+    #[error("the destination GID is all zero: give the peer's GID (-g on both ends)")]
+    NoDestination,
+    /// One GID is IPv4 and the other is not.
+    #[error("own GID {sgid} and peer's GID {dgid} are not of one address family")]
+    Family {
+        /// Own GID.
+        sgid: Gid,
+        /// The peer's GID.
+        dgid: Gid,
+    },
+}
+
+impl ModifyQpError {
+    /// The error number verbs would give.
+    #[must_use]
+    pub const fn errno(&self) -> i32 {
+        EINVAL
+    }
+}
+
+/// Why an object was not destroyed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DestroyError {
+    /// It does not exist.
+    #[error("there is no such object")]
+    NoSuchObject,
+    /// Others still use it.
+    #[error("the object is still in use")]
+    Busy,
+}
+
+impl DestroyError {
+    /// The error number verbs would give.
+    #[must_use]
+    pub const fn errno(&self) -> i32 {
+        match self {
+            Self::NoSuchObject => EINVAL,
+            Self::Busy => EBUSY,
+        }
+    }
+}

@@ -1,0 +1,698 @@
+//! The sans-IO NIC: verbs objects behind, packets and time in front.
+//!
+//! Calls come in four kinds, and any order is legal:
+//! - commands of the program: `create_*`, `modify_qp`, `post_*`, `poll_cq`, …;
+//! - input: [`Nic::handle_burst`] with packets that arrived, [`Nic::handle_timeout`] when time has passed;
+//! - output: [`Nic::poll_transmit`] until it returns false, [`Nic::poll_event`] until `None`;
+//! - [`Nic::poll_timeout`], last: when to call [`Nic::handle_timeout`] at the latest.
+//!
+//! It reads no clock, does no I/O, and with the same seed and input makes the same bytes.
+
+use std::collections::VecDeque;
+
+use rand_core::{RngCore, SeedableRng};
+use transport::ports::Side;
+use transport::{Access, Completion, Counters, Ctx, DropReason, Effects, PdId};
+use wire::batch::{Caps, HeaderKnowledge, RxBurst, TxBatch};
+use wire::ip::Ecn;
+use wire::opcode::Kind;
+use wire::{Gid, Instant, LKey, Mtu, NetHeader, Packet, Qpn, ip};
+
+use crate::cq::{Cq, CqId, Pushed};
+use crate::demux;
+use crate::error::{CreateError, DestroyError, ModifyQpError};
+use crate::event::{AsyncEvent, Drops, Event, TraceEvent, Tracer};
+use crate::mr::{MrError, MrInfo, MrTable};
+use crate::pair::{QpInit, QueuePair, flush_receive};
+use crate::sched::{Ready, Timers};
+use crate::state::{AddressVector, AttrMask, ModifyLimits, PostRule, QpAttr, QpState, QpType};
+use crate::table::QpTable;
+use crate::wr::{PostError, QpCap, RecvWr, SendWr};
+
+/// What a NIC is told when it is made.
+#[derive(Clone, Debug)]
+pub struct NicConfig {
+    /// The port's GID table.
+    pub gids: Vec<Gid>,
+    /// Largest path MTU of the port.
+    pub active_mtu: Mtu,
+    /// What its packet I/O can do.
+    pub caps: Caps,
+    /// Seed of everything that is random.
+    pub seed: u64,
+}
+
+/// The most completions a completion queue can be made for.
+pub const MAX_CQE: usize = 1 << 22;
+
+/// READs and atomics that a queue pair can have open, either way.
+pub const MAX_RD_ATOMIC: u8 = 128;
+
+/// A NIC without I/O.
+pub struct Nic {
+    config: NicConfig,
+    pds: Vec<bool>,
+    memory: MrTable,
+    cqs: Vec<Option<Cq>>,
+    qps: QpTable,
+    ready: Ready,
+    timers: Timers,
+    /// Reused for every call into an engine; empty between calls but for the counters.
+    out: Effects,
+    events: VecDeque<Event>,
+    drops: Drops,
+    ip_id: u16,
+    tracer: Option<Box<dyn Tracer>>,
+}
+
+impl Nic {
+    /// A NIC with nothing on it.
+    #[must_use]
+    pub fn new(config: NicConfig) -> Self {
+        let mut rng = rand_pcg::Pcg32::seed_from_u64(config.seed);
+        #[expect(clippy::cast_possible_truncation, reason = "any 16 bits do")]
+        let ip_id = rng.next_u32() as u16;
+        Self {
+            config,
+            pds: Vec::new(),
+            memory: MrTable::new(),
+            cqs: Vec::new(),
+            qps: QpTable::default(),
+            ready: Ready::default(),
+            timers: Timers::default(),
+            out: Effects::default(),
+            events: VecDeque::new(),
+            drops: Drops::default(),
+            ip_id,
+            tracer: None,
+        }
+    }
+
+    /// How it was made.
+    #[must_use]
+    pub const fn config(&self) -> &NicConfig {
+        &self.config
+    }
+
+    /// Lets `tracer` watch.
+    pub fn set_tracer(&mut self, tracer: Box<dyn Tracer>) {
+        self.tracer = Some(tracer);
+    }
+
+    /// Counters.
+    #[must_use]
+    pub const fn counters(&self) -> &Counters {
+        &self.out.counters
+    }
+
+    /// Packets dropped, by reason.
+    #[must_use]
+    pub const fn drops(&self) -> &Drops {
+        &self.drops
+    }
+
+    // ---- protection domains and memory ----
+
+    /// Makes a protection domain.
+    pub fn alloc_pd(&mut self) -> PdId {
+        let index = self.pds.iter().position(|used| !used).unwrap_or_else(|| {
+            self.pds.push(false);
+            self.pds.len() - 1
+        });
+        self.pds[index] = true;
+        PdId(u32::try_from(index).unwrap_or(u32::MAX))
+    }
+
+    /// Ends a protection domain.
+    ///
+    /// # Errors
+    /// Where it does not exist, or regions or queue pairs still belong to it.
+    pub fn dealloc_pd(&mut self, pd: PdId) -> Result<(), DestroyError> {
+        if !self.has_pd(pd) {
+            return Err(DestroyError::NoSuchObject);
+        }
+        if self.memory.uses(pd) || self.qps.iter().any(|pair| pair.init.pd == pd) {
+            return Err(DestroyError::Busy);
+        }
+        self.pds[pd.0 as usize] = false;
+        Ok(())
+    }
+
+    fn has_pd(&self, pd: PdId) -> bool {
+        self.pds.get(pd.0 as usize).copied().unwrap_or(false)
+    }
+
+    /// Registers memory; the NIC owns its bytes until it is deregistered.
+    ///
+    /// # Errors
+    /// Rights that do not go together, no such domain, or no key left.
+    pub fn reg_mr(&mut self, pd: PdId, bytes: Vec<u8>, access: Access) -> Result<MrInfo, MrError> {
+        if !self.has_pd(pd) {
+            return Err(MrError::NoPd);
+        }
+        self.memory.register(pd, bytes, access)
+    }
+
+    /// Ends a registration and gives the bytes back. Its key fails from now on, also for READs being answered.
+    ///
+    /// # Errors
+    /// Where no region has this key.
+    pub fn dereg_mr(&mut self, lkey: LKey) -> Result<Vec<u8>, MrError> {
+        self.memory.deregister(lkey)
+    }
+
+    /// Bytes of a region.
+    ///
+    /// # Errors
+    /// Where no region has this key, or the range is not inside.
+    pub fn mr_bytes(&self, lkey: LKey, offset: usize, len: usize) -> Result<&[u8], MrError> {
+        self.memory.bytes(lkey, offset, len)
+    }
+
+    /// Bytes of a region, to be changed by their owner.
+    ///
+    /// # Errors
+    /// As [`Nic::mr_bytes`].
+    pub fn mr_bytes_mut(&mut self, lkey: LKey, offset: usize, len: usize) -> Result<&mut [u8], MrError> {
+        self.memory.bytes_mut(lkey, offset, len)
+    }
+
+    // ---- completion queues ----
+
+    /// Makes a completion queue for `depth` completions.
+    ///
+    /// # Errors
+    /// Where `depth` is 0 or above [`MAX_CQE`].
+    pub fn create_cq(&mut self, depth: usize) -> Result<CqId, CreateError> {
+        if depth == 0 || depth > MAX_CQE {
+            return Err(CreateError::CqDepth { given: depth, max: MAX_CQE });
+        }
+        let index = self.cqs.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.cqs.push(None);
+            self.cqs.len() - 1
+        });
+        self.cqs[index] = Some(Cq::new(depth));
+        Ok(CqId(u32::try_from(index).unwrap_or(u32::MAX)))
+    }
+
+    /// Ends a completion queue.
+    ///
+    /// # Errors
+    /// Where it does not exist or queue pairs use it.
+    pub fn destroy_cq(&mut self, cq: CqId) -> Result<(), DestroyError> {
+        match self.cq_mut(cq) {
+            None => Err(DestroyError::NoSuchObject),
+            Some(queue) if queue.users > 0 => Err(DestroyError::Busy),
+            Some(_) => {
+                self.cqs[cq.0 as usize] = None;
+                Ok(())
+            }
+        }
+    }
+
+    /// Moves up to `max` completions to `out`; returns how many.
+    pub fn poll_cq(&mut self, cq: CqId, max: usize, out: &mut Vec<Completion>) -> usize {
+        self.cq_mut(cq).map_or(0, |queue| queue.poll(max, out))
+    }
+
+    /// Completions that wait to be polled.
+    #[must_use]
+    pub fn cq_len(&self, cq: CqId) -> usize {
+        self.cqs.get(cq.0 as usize).and_then(Option::as_ref).map_or(0, Cq::len)
+    }
+
+    /// Asks for one [`Event::CqReady`] at the next completion, or the next solicited one or error.
+    pub fn req_notify_cq(&mut self, cq: CqId, solicited_only: bool) {
+        if let Some(queue) = self.cq_mut(cq) {
+            queue.arm(solicited_only);
+        }
+    }
+
+    fn cq_mut(&mut self, cq: CqId) -> Option<&mut Cq> {
+        self.cqs.get_mut(cq.0 as usize)?.as_mut()
+    }
+
+    // ---- queue pairs ----
+
+    /// Makes a queue pair in RESET.
+    ///
+    /// # Errors
+    /// What of `init` is not possible.
+    pub fn create_qp(&mut self, init: QpInit) -> Result<Qpn, CreateError> {
+        if init.qp_type != QpType::Rc {
+            return Err(CreateError::QpType(init.qp_type));
+        }
+        if !self.has_pd(init.pd) {
+            return Err(CreateError::NoPd);
+        }
+        if !init.cap.fits(&QpCap::MAX) {
+            return Err(CreateError::Cap { max: QpCap::MAX });
+        }
+        if self.cq_mut(init.send_cq).is_none() || self.cq_mut(init.recv_cq).is_none() {
+            return Err(CreateError::NoCq);
+        }
+        let caps = self.config.caps;
+        let qpn = self.qps.insert(|qpn| QueuePair::new(qpn, init, &caps)).ok_or(CreateError::TableFull)?;
+        for cq in [init.send_cq, init.recv_cq] {
+            if let Some(queue) = self.cq_mut(cq) {
+                queue.users += 1;
+            }
+        }
+        Ok(qpn)
+    }
+
+    /// Changes attributes of a queue pair, and its state where the mask says so.
+    ///
+    /// # Errors
+    /// Why not; then nothing has changed.
+    pub fn modify_qp(
+        &mut self,
+        now: Instant,
+        qpn: Qpn,
+        attr: &QpAttr,
+        mask: AttrMask,
+    ) -> Result<(), ModifyQpError> {
+        let limits = self.modify_limits();
+        let caps = self.config.caps;
+        let pair = self.qps.get(qpn).ok_or(ModifyQpError::NoSuchQp)?;
+        let from = pair.state();
+        let merged = pair.attr.modified(pair.init.qp_type, attr, mask, &limits)?;
+        let net = if mask.intersects(AttrMask::AV | AttrMask::DEST_QPN) && merged.state != QpState::Reset {
+            Some(self.route(qpn, &merged)?)
+        } else {
+            None
+        };
+        let Some(pair) = self.qps.get_mut(qpn) else { return Err(ModifyQpError::NoSuchQp) };
+        if merged.state == QpState::Err {
+            pair.enter_error(now, &mut self.memory, &mut self.out);
+            self.settle(now, qpn);
+        } else {
+            pair.apply(merged, net, &caps);
+            self.schedule(qpn);
+        }
+        if merged.state == QpState::Reset {
+            self.forget_completions(qpn);
+        }
+        self.trace_state(now, qpn, from, merged.state);
+        Ok(())
+    }
+
+    /// The largest attribute values.
+    #[must_use]
+    pub fn modify_limits(&self) -> ModifyLimits {
+        ModifyLimits {
+            active_mtu: self.config.active_mtu,
+            max_rd_atomic: MAX_RD_ATOMIC,
+            max_dest_rd_atomic: MAX_RD_ATOMIC,
+            gid_table_len: self.config.gids.len(),
+            pkey_table_len: 1,
+            ports: 1,
+        }
+    }
+
+    /// Attributes as they were configured, and the state it is in (rule R-QPS-16).
+    #[must_use]
+    pub fn query_qp(&self, qpn: Qpn) -> Option<(QpAttr, QpInit)> {
+        self.qps.get(qpn).map(|pair| (pair.attr, pair.init))
+    }
+
+    /// Ends a queue pair; its completions that were not polled go with it.
+    ///
+    /// # Errors
+    /// Where it does not exist.
+    pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), DestroyError> {
+        let pair = self.qps.remove(qpn).ok_or(DestroyError::NoSuchObject)?;
+        self.forget_completions_of(&pair);
+        for cq in [pair.init.send_cq, pair.init.recv_cq] {
+            if let Some(queue) = self.cq_mut(cq) {
+                queue.users -= 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn forget_completions(&mut self, qpn: Qpn) {
+        if let Some(init) = self.qps.get(qpn).map(|pair| pair.init) {
+            for cq in [init.send_cq, init.recv_cq] {
+                if let Some(queue) = self.cq_mut(cq) {
+                    queue.forget(qpn);
+                }
+            }
+        }
+    }
+
+    fn forget_completions_of(&mut self, pair: &QueuePair) {
+        for cq in [pair.init.send_cq, pair.init.recv_cq] {
+            if let Some(queue) = self.cq_mut(cq) {
+                queue.forget(pair.qpn);
+            }
+        }
+    }
+
+    /// Header of the packets of a connection.
+    fn route(&self, qpn: Qpn, attr: &QpAttr) -> Result<NetHeader, ModifyQpError> {
+        let AddressVector { dgid, sgid_index, hop_limit, traffic_class, flow_label, .. } = attr.addr;
+        let sgid = self.config.gids.get(usize::from(sgid_index)).copied().unwrap_or(Gid::ZERO);
+        if sgid == Gid::ZERO {
+            return Err(ModifyQpError::EmptyGid(sgid_index));
+        }
+        if dgid == Gid::ZERO {
+            return Err(ModifyQpError::NoDestination);
+        }
+        let port = self
+            .config
+            .caps
+            .src_port
+            .unwrap_or_else(|| ip::source_port(flow_label, qpn.value(), attr.dest_qpn.value()));
+        // Rule R-ADR-13: a hop limit of 0 or 1 would not pass a router.
+        let hops = if hop_limit < 2 { 64 } else { hop_limit };
+        NetHeader::v2(sgid.ip(), dgid.ip(), port, traffic_class, hops)
+            .ok_or(ModifyQpError::Family { sgid, dgid })
+    }
+
+    // ---- work ----
+
+    /// Posts a send.
+    ///
+    /// # Errors
+    /// Why it was not taken.
+    pub fn post_send(&mut self, now: Instant, qpn: Qpn, wr: SendWr) -> Result<(), PostError> {
+        let pair = self.qps.get_mut(qpn).ok_or(PostError::NoSuchQp)?;
+        let rule = pair.state().post_send();
+        if rule == PostRule::Refuse {
+            return Err(PostError::State(pair.state()));
+        }
+        let wqe = wr.check(&pair.init.cap, pair.init.sq_sig_all)?;
+        if wqe.op.has_response_data() && pair.params.max_rd_atomic == 0 {
+            return Err(PostError::NoReadDepth);
+        }
+        if pair.requester.len() >= pair.init.cap.max_send_wr as usize {
+            return Err(PostError::QueueFull(pair.init.cap.max_send_wr));
+        }
+        pair.requester.post(wqe);
+        if rule == PostRule::Flush {
+            let mut ctx = Ctx { now, params: &pair.params, memory: &mut self.memory, out: &mut self.out };
+            pair.requester.flush(&mut ctx);
+            self.settle(now, qpn);
+        } else {
+            self.schedule(qpn);
+        }
+        Ok(())
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    /// Why it was not taken.
+    pub fn post_recv(&mut self, now: Instant, qpn: Qpn, wr: RecvWr) -> Result<(), PostError> {
+        let pair = self.qps.get_mut(qpn).ok_or(PostError::NoSuchQp)?;
+        let wqe = wr.check(&pair.init.cap)?;
+        match pair.state().post_recv() {
+            PostRule::Refuse => Err(PostError::State(pair.state())),
+            PostRule::Queue if pair.receives() >= pair.init.cap.max_recv_wr as usize => {
+                Err(PostError::QueueFull(pair.init.cap.max_recv_wr))
+            }
+            PostRule::Queue => {
+                pair.rq.push(wqe);
+                Ok(())
+            }
+            PostRule::Flush => {
+                flush_receive(qpn, &wqe, &mut self.out);
+                self.settle(now, qpn);
+                Ok(())
+            }
+        }
+    }
+
+    // ---- input ----
+
+    /// Takes packets that arrived.
+    pub fn handle_burst(&mut self, now: Instant, burst: &RxBurst) {
+        let malformed = u64::from(burst.malformed());
+        self.out.counters.rcvd_pkts += malformed;
+        self.drops.count(DropReason::Malformed, malformed);
+        for (rx, body) in burst.iter() {
+            self.out.counters.rcvd_pkts += 1;
+            if let Err((qpn, reason)) = self.handle_packet(now, &rx.net, rx.knowledge, body) {
+                self.drops.count(reason, 1);
+                if reason == DropReason::BadIcrc {
+                    self.out.counters.rx_icrc_encapsulated += 1;
+                }
+                if let Some(tracer) = &mut self.tracer {
+                    tracer.event(now, &TraceEvent::Dropped { qpn, reason });
+                }
+            }
+        }
+    }
+
+    fn handle_packet(
+        &mut self,
+        now: Instant,
+        net: &NetHeader,
+        knowledge: HeaderKnowledge,
+        body: &[u8],
+    ) -> Result<(), (Option<Qpn>, DropReason)> {
+        let packet = Packet::parse_body(*net, body).map_err(|error| (None, demux::unparsable(error)))?;
+        let qpn = packet.bth().dest_qp();
+        self.dispatch(now, knowledge, &packet, qpn).map_err(|reason| (Some(qpn), reason))
+    }
+
+    fn dispatch(
+        &mut self,
+        now: Instant,
+        knowledge: HeaderKnowledge,
+        packet: &Packet<'_>,
+        qpn: Qpn,
+    ) -> Result<(), DropReason> {
+        if packet.bth().tver() != 0 {
+            return Err(DropReason::BadVersion);
+        }
+        let pair = self.qps.get_mut(qpn).ok_or(DropReason::NoSuchQp)?;
+        if packet.info().kind == Kind::Cnp {
+            // A CNP need not come from the peer, and its sender need not be in its partition: the queue pair
+            // it names decides alone (rule R-CNP-6).
+            if !demux::icrc_matches(packet, knowledge) {
+                return Err(DropReason::BadIcrc);
+            }
+            self.out.counters.rp_cnp_ignored += 1;
+            return Ok(());
+        }
+        demux::admit(pair, packet, knowledge)?;
+        if let Some(tracer) = &mut self.tracer {
+            tracer.event(now, &TraceEvent::Received(packet));
+        }
+        if packet.net.ecn() == Ecn::Ce {
+            self.out.counters.np_ecn_marked_roce_packets += 1;
+        }
+        let mut ctx = Ctx { now, params: &pair.params, memory: &mut self.memory, out: &mut self.out };
+        let result = if packet.info().kind.is_request() {
+            if pair.attr.state == QpState::Rtr && !pair.comm_est {
+                pair.comm_est = true;
+                self.events.push_back(Event::Async(AsyncEvent::CommEst(qpn)));
+            }
+            pair.responder.on_request(&mut ctx, &mut pair.rq, packet)
+        } else {
+            pair.requester.on_response(&mut ctx, packet)
+        };
+        self.settle(now, qpn);
+        result
+    }
+
+    /// Does what is due at `now`.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some((at, qpn)) = self.timers.pop_due(now) {
+            let Some(pair) = self.qps.get_mut(qpn) else { continue };
+            if pair.timer != Some(at) {
+                continue;
+            }
+            pair.timer = None;
+            if pair.requester.poll_timeout().is_some_and(|due| due <= now) {
+                let mut ctx = Ctx { now, params: &pair.params, memory: &mut self.memory, out: &mut self.out };
+                pair.requester.handle_timeout(&mut ctx);
+            }
+            self.settle(now, qpn);
+        }
+    }
+
+    // ---- output ----
+
+    /// Fills `batch` with packets of one queue pair, sealed and ready to send; false where nobody has any.
+    pub fn poll_transmit(&mut self, now: Instant, batch: &mut TxBatch) -> bool {
+        while let Some(qpn) = self.ready.pop() {
+            let Some(pair) = self.qps.get_mut(qpn) else { continue };
+            pair.queued = false;
+            let Some(net) = pair.net else { continue };
+            batch.begin(net, &self.config.caps, self.ip_id);
+            let mut ctx = Ctx { now, params: &pair.params, memory: &mut self.memory, out: &mut self.out };
+            let more = fill(
+                &mut ctx,
+                &mut pair.responder,
+                &mut pair.requester,
+                pair.attr.state,
+                &self.config.caps,
+                batch,
+            );
+            self.settle_after_send(now, qpn, more);
+            if !batch.is_empty() {
+                batch.seal();
+                #[expect(clippy::cast_possible_truncation, reason = "identifications count modulo 2^16")]
+                let sent = batch.len() as u16;
+                self.ip_id = self.ip_id.wrapping_add(sent);
+                self.out.counters.sent_pkts += u64::from(sent);
+                if let Some(tracer) = &mut self.tracer {
+                    tracer.event(now, &TraceEvent::Sent { qpn, packets: batch.len() });
+                }
+                return true;
+            }
+        }
+        batch.clear();
+        false
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// When [`Nic::handle_timeout`] has to be called at the latest.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+
+    /// Whether [`Nic::poll_transmit`] may have something.
+    #[must_use]
+    pub fn wants_transmit(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    // ---- what engines caused ----
+
+    fn settle_after_send(&mut self, now: Instant, qpn: Qpn, more: bool) {
+        if self.out.fatal || !self.out.completions.is_empty() {
+            self.settle(now, qpn);
+        } else {
+            self.update_timer(qpn);
+            if more {
+                self.schedule(qpn);
+            }
+        }
+    }
+
+    /// Carries out what a call into the engines of `qpn` caused.
+    fn settle(&mut self, now: Instant, qpn: Qpn) {
+        if core::mem::take(&mut self.out.fatal) {
+            self.fail_pair(now, qpn);
+        }
+        if self.deliver(qpn) {
+            // The completion queue is full: the queue pair ends, and nothing it completes can be told.
+            self.fail_pair(now, qpn);
+            self.out.completions.clear();
+        }
+        self.check_drained(qpn);
+        self.update_timer(qpn);
+        self.schedule(qpn);
+    }
+
+    fn fail_pair(&mut self, now: Instant, qpn: Qpn) {
+        let Some(pair) = self.qps.get_mut(qpn) else { return };
+        let from = pair.state();
+        if from == QpState::Err {
+            return;
+        }
+        pair.enter_error(now, &mut self.memory, &mut self.out);
+        self.out.fatal = false;
+        self.trace_state(now, qpn, from, QpState::Err);
+    }
+
+    /// Moves completions to their queues; true where one of them has overrun.
+    fn deliver(&mut self, qpn: Qpn) -> bool {
+        let Some(init) = self.qps.get(qpn).map(|pair| pair.init) else {
+            self.out.completions.clear();
+            return false;
+        };
+        let mut overrun = false;
+        for (side, wc) in self.out.completions.drain(..) {
+            let id = if side == Side::Send { init.send_cq } else { init.recv_cq };
+            let Some(queue) = self.cqs.get_mut(id.0 as usize).and_then(Option::as_mut) else { continue };
+            match queue.push(wc) {
+                Pushed::Stored => {}
+                Pushed::Notify => self.events.push_back(Event::CqReady(id)),
+                Pushed::Overrun if overrun => {}
+                Pushed::Overrun => {
+                    overrun = true;
+                    self.events.push_back(Event::Async(AsyncEvent::CqErr(id)));
+                }
+            }
+        }
+        overrun
+    }
+
+    fn check_drained(&mut self, qpn: Qpn) {
+        let Some(pair) = self.qps.get_mut(qpn) else { return };
+        if pair.state() == QpState::Sqd && !pair.drained && pair.requester.is_drained() {
+            pair.drained = true;
+            if pair.attr.en_sqd_async_notify {
+                self.events.push_back(Event::Async(AsyncEvent::SqDrained(qpn)));
+            }
+        }
+    }
+
+    fn schedule(&mut self, qpn: Qpn) {
+        let Some(pair) = self.qps.get_mut(qpn) else { return };
+        let has_work = pair.responder.has_replies() || !pair.requester.is_empty();
+        if !pair.queued && has_work && pair.net.is_some() {
+            pair.queued = true;
+            self.ready.push(qpn);
+        }
+    }
+
+    fn update_timer(&mut self, qpn: Qpn) {
+        let Some(pair) = self.qps.get_mut(qpn) else { return };
+        if let Some(due) = pair.requester.poll_timeout()
+            && pair.timer.is_none_or(|at| due < at)
+        {
+            pair.timer = Some(due);
+            self.timers.push(due, qpn);
+        }
+    }
+
+    fn trace_state(&mut self, now: Instant, qpn: Qpn, from: QpState, to: QpState) {
+        if let Some(tracer) = &mut self.tracer
+            && from != to
+        {
+            tracer.event(now, &TraceEvent::State { qpn, from, to });
+        }
+    }
+}
+
+/// Fills `batch` with answers first, then requests, for as long as they fit; true where more may follow.
+fn fill(
+    ctx: &mut Ctx<'_>,
+    responder: &mut transport::Responder,
+    requester: &mut transport::Requester,
+    state: QpState,
+    caps: &Caps,
+    batch: &mut TxBatch,
+) -> bool {
+    while let Some(len) = responder.prepare(ctx) {
+        if !batch.accepts(len, caps) {
+            return true;
+        }
+        if !responder.write(ctx, batch.push(len)) {
+            batch.cancel_last();
+        }
+    }
+    if !state.continues_requests() {
+        return false;
+    }
+    while let Some(len) = requester.prepare(ctx) {
+        if !batch.accepts(len, caps) {
+            return true;
+        }
+        if !requester.write(ctx, batch.push(len)) {
+            batch.cancel_last();
+        }
+    }
+    false
+}

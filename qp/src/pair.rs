@@ -1,0 +1,171 @@
+//! One queue pair: its attributes, its engines, and the receive work that waits.
+
+use std::collections::VecDeque;
+
+use transport::ports::Side;
+use transport::{
+    Completion, Ctx, Effects, RcParams, RecvQueue, RecvWqe, Requester, Responder, WcOpcode, WcStatus,
+};
+use wire::batch::Caps;
+use wire::{Instant, NetHeader, PKey, Qpn};
+
+use crate::cq::CqId;
+use crate::mr::MrTable;
+use crate::state::{QpAttr, QpState, QpType};
+use crate::wr::QpCap;
+
+/// What a queue pair is made of, fixed when it is created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpInit {
+    /// Transport service. Only RC can be created so far.
+    pub qp_type: QpType,
+    /// Protection domain.
+    pub pd: transport::PdId,
+    /// Where sends complete.
+    pub send_cq: CqId,
+    /// Where receives complete.
+    pub recv_cq: CqId,
+    /// Sizes.
+    pub cap: QpCap,
+    /// Every send completes visibly, signalled or not.
+    pub sq_sig_all: bool,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct RecvRing(VecDeque<RecvWqe>);
+
+impl RecvQueue for RecvRing {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn take(&mut self) -> Option<RecvWqe> {
+        self.0.pop_front()
+    }
+}
+
+impl RecvRing {
+    pub(crate) fn push(&mut self, wqe: RecvWqe) {
+        self.0.push_back(wqe);
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// A queue pair of the device.
+#[derive(Debug)]
+pub(crate) struct QueuePair {
+    pub(crate) qpn: Qpn,
+    pub(crate) init: QpInit,
+    pub(crate) attr: QpAttr,
+    pub(crate) params: RcParams,
+    pub(crate) requester: Requester,
+    pub(crate) responder: Responder,
+    pub(crate) rq: RecvRing,
+    /// Addresses of its packets, once connected.
+    pub(crate) net: Option<NetHeader>,
+    /// It waits in the scheduler's queue.
+    pub(crate) queued: bool,
+    /// The earliest entry it has among the device's timers.
+    pub(crate) timer: Option<Instant>,
+    pub(crate) comm_est: bool,
+    pub(crate) drained: bool,
+}
+
+impl QueuePair {
+    pub(crate) fn new(qpn: Qpn, init: QpInit, caps: &Caps) -> Self {
+        let attr = QpAttr::default();
+        let params = params(qpn, &init, &attr, caps);
+        Self {
+            qpn,
+            init,
+            attr,
+            requester: Requester::new(&params),
+            responder: Responder::new(&params),
+            params,
+            rq: RecvRing::default(),
+            net: None,
+            queued: false,
+            timer: None,
+            comm_est: false,
+            drained: false,
+        }
+    }
+
+    pub(crate) const fn state(&self) -> QpState {
+        self.attr.state
+    }
+
+    /// Takes over attributes that were checked, and does what the transition asks for.
+    pub(crate) fn apply(&mut self, attr: QpAttr, net: Option<NetHeader>, caps: &Caps) {
+        let from = self.attr.state;
+        self.attr = attr;
+        self.params = params(self.qpn, &self.init, &attr, caps);
+        match (from, attr.state) {
+            (_, QpState::Reset) => {
+                // Rule R-QPS-13.
+                self.rq = RecvRing::default();
+                self.requester = Requester::new(&self.params);
+                self.responder = Responder::new(&self.params);
+                self.attr = QpAttr::default();
+                self.net = None;
+                self.comm_est = false;
+            }
+            (QpState::Init, QpState::Rtr) => self.responder = Responder::new(&self.params),
+            (QpState::Rtr, QpState::Rts) => self.requester = Requester::new(&self.params),
+            _ => {}
+        }
+        if net.is_some() {
+            self.net = net;
+        }
+        self.drained = false;
+        self.requester.set_draining(attr.state == QpState::Sqd);
+    }
+
+    /// Entering ERR: completes all work with a flush error, in order per queue (rule R-CQE-2).
+    pub(crate) fn enter_error(&mut self, now: Instant, memory: &mut MrTable, out: &mut Effects) {
+        self.attr.state = QpState::Err;
+        self.attr.cur_state = QpState::Err;
+        let mut ctx = Ctx { now, params: &self.params, memory, out };
+        self.requester.flush(&mut ctx);
+        let unfinished = self.responder.take_unfinished();
+        self.responder.abandon();
+        for wqe in unfinished.into_iter().chain(self.rq.0.drain(..)) {
+            flush_receive(self.qpn, &wqe, out);
+        }
+    }
+
+    /// Receives of the queue pair that have been posted and not completed.
+    pub(crate) fn receives(&self) -> usize {
+        self.rq.len()
+    }
+}
+
+/// Completes a receive that will not be used.
+pub(crate) fn flush_receive(qpn: Qpn, wqe: &RecvWqe, out: &mut Effects) {
+    out.counters.resp_cqe_flush_error += 1;
+    let wc = Completion::error(wqe.wr_id, WcStatus::WrFlushErr, WcOpcode::Recv, qpn);
+    out.completions.push((Side::Recv, wc));
+}
+
+fn params(qpn: Qpn, init: &QpInit, attr: &QpAttr, caps: &Caps) -> RcParams {
+    RcParams {
+        qpn,
+        dest_qpn: attr.dest_qpn,
+        pd: init.pd,
+        access: attr.access,
+        pkey: PKey::DEFAULT,
+        mtu: attr.path_mtu,
+        max_rd_atomic: attr.max_rd_atomic,
+        max_dest_rd_atomic: attr.max_dest_rd_atomic,
+        min_rnr_timer: attr.min_rnr_timer,
+        timeout: attr.timeout,
+        retry_cnt: attr.retry_cnt,
+        rnr_retry: attr.rnr_retry,
+        window: caps.window.max(1),
+        sq_psn: attr.sq_psn,
+        rq_psn: attr.rq_psn,
+    }
+}

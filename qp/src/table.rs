@@ -1,0 +1,56 @@
+//! Queue pairs by number.
+
+use wire::Qpn;
+
+use crate::pair::QueuePair;
+
+/// Numbers below this are special or left free, as rxe does.
+const FIRST_QPN: u32 = 0x11;
+const MAX_QPS: usize = 1 << 20;
+
+/// Queue pairs of a device. A number that becomes free is used again as late as possible, so that packets to
+/// its former owner find nobody.
+#[derive(Debug, Default)]
+pub(crate) struct QpTable {
+    slots: Vec<Option<Box<QueuePair>>>,
+    free: std::collections::VecDeque<usize>,
+}
+
+impl QpTable {
+    /// Reserves a number and stores what `make` builds for it; `None` where the table is full.
+    pub(crate) fn insert(&mut self, make: impl FnOnce(Qpn) -> QueuePair) -> Option<Qpn> {
+        // While there are unused numbers, none is used twice.
+        let index = if self.slots.len() < MAX_QPS {
+            self.slots.push(None);
+            self.slots.len() - 1
+        } else {
+            self.free.pop_front()?
+        };
+        let qpn = Qpn::new(FIRST_QPN + u32::try_from(index).ok()?);
+        self.slots[index] = Some(Box::new(make(qpn)));
+        Some(qpn)
+    }
+
+    pub(crate) fn remove(&mut self, qpn: Qpn) -> Option<Box<QueuePair>> {
+        let index = index(qpn)?;
+        let pair = self.slots.get_mut(index)?.take()?;
+        self.free.push_back(index);
+        Some(pair)
+    }
+
+    pub(crate) fn get(&self, qpn: Qpn) -> Option<&QueuePair> {
+        self.slots.get(index(qpn)?)?.as_deref()
+    }
+
+    pub(crate) fn get_mut(&mut self, qpn: Qpn) -> Option<&mut QueuePair> {
+        self.slots.get_mut(index(qpn)?)?.as_deref_mut()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &QueuePair> {
+        self.slots.iter().filter_map(|slot| slot.as_deref())
+    }
+}
+
+fn index(qpn: Qpn) -> Option<usize> {
+    Some(qpn.value().checked_sub(FIRST_QPN)? as usize)
+}

@@ -1,0 +1,267 @@
+//! Work requests as a program posts them, and the checks before they are taken.
+
+use bytes::Bytes;
+use transport::wqe::{SendFlags, SendOp, SendWqe, Sge, SgeList};
+use transport::{RecvWqe, responder};
+use wire::{RKey, VirtAddr, WrId};
+
+/// Sizes of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpCap {
+    /// Send work requests that may wait.
+    pub max_send_wr: u32,
+    /// Receive work requests that may wait.
+    pub max_recv_wr: u32,
+    /// Pieces of a send.
+    pub max_send_sge: u32,
+    /// Pieces of a receive.
+    pub max_recv_sge: u32,
+    /// Bytes of an inline send.
+    pub max_inline_data: u32,
+}
+
+impl Default for QpCap {
+    fn default() -> Self {
+        Self { max_send_wr: 128, max_recv_wr: 128, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 236 }
+    }
+}
+
+impl QpCap {
+    /// The largest sizes of a queue pair.
+    pub const MAX: Self = Self {
+        max_send_wr: 16_384,
+        max_recv_wr: 16_384,
+        max_send_sge: 32,
+        max_recv_sge: 32,
+        max_inline_data: 1024,
+    };
+
+    /// Whether no size is larger than in `limit`.
+    #[must_use]
+    pub const fn fits(&self, limit: &Self) -> bool {
+        self.max_send_wr <= limit.max_send_wr
+            && self.max_recv_wr <= limit.max_recv_wr
+            && self.max_send_sge <= limit.max_send_sge
+            && self.max_recv_sge <= limit.max_recv_sge
+            && self.max_inline_data <= limit.max_inline_data
+    }
+}
+
+/// The local end of a send.
+#[derive(Clone, Debug)]
+pub enum SendData {
+    /// Pieces of registered memory.
+    Sges(SgeList),
+    /// The bytes themselves, free for the caller to change once posted.
+    Inline(Bytes),
+}
+
+/// A send work request.
+#[derive(Clone, Debug)]
+pub struct SendWr {
+    /// The caller's mark.
+    pub wr_id: WrId,
+    /// What to do.
+    pub op: SendOp,
+    /// Local memory.
+    pub data: SendData,
+    /// Flags; [`SendFlags::INLINE`] follows from `data` and need not be set.
+    pub flags: SendFlags,
+}
+
+impl SendWr {
+    /// `op` on the pieces of `sges`, without flags.
+    #[must_use]
+    pub fn new(wr_id: u64, op: SendOp, sges: &[Sge]) -> Self {
+        let data = SendData::Sges(SgeList::from_slice(sges));
+        Self { wr_id: WrId::new(wr_id), op, data, flags: SendFlags::empty() }
+    }
+
+    /// `op` on inline data, without flags.
+    #[must_use]
+    pub fn inline(wr_id: u64, op: SendOp, data: impl Into<Bytes>) -> Self {
+        Self { wr_id: WrId::new(wr_id), op, data: SendData::Inline(data.into()), flags: SendFlags::empty() }
+    }
+
+    /// A SEND.
+    #[must_use]
+    pub fn send(wr_id: u64, sges: &[Sge]) -> Self {
+        Self::new(wr_id, SendOp::Send { imm: None }, sges)
+    }
+
+    /// A SEND with immediate data, in wire order.
+    #[must_use]
+    pub fn send_imm(wr_id: u64, sges: &[Sge], imm: [u8; 4]) -> Self {
+        Self::new(wr_id, SendOp::Send { imm: Some(imm) }, sges)
+    }
+
+    /// A WRITE to `va` under `rkey`.
+    #[must_use]
+    pub fn write(wr_id: u64, sges: &[Sge], va: VirtAddr, rkey: RKey) -> Self {
+        Self::new(wr_id, SendOp::Write { va, rkey, imm: None }, sges)
+    }
+
+    /// A WRITE with immediate data, in wire order.
+    #[must_use]
+    pub fn write_imm(wr_id: u64, sges: &[Sge], va: VirtAddr, rkey: RKey, imm: [u8; 4]) -> Self {
+        Self::new(wr_id, SendOp::Write { va, rkey, imm: Some(imm) }, sges)
+    }
+
+    /// A READ from `va` under `rkey`.
+    #[must_use]
+    pub fn read(wr_id: u64, sges: &[Sge], va: VirtAddr, rkey: RKey) -> Self {
+        Self::new(wr_id, SendOp::Read { va, rkey }, sges)
+    }
+
+    /// A compare-and-swap; the value found goes to the eight bytes of `sge`.
+    #[must_use]
+    pub fn cmp_swap(wr_id: u64, sge: Sge, va: VirtAddr, rkey: RKey, compare: u64, swap: u64) -> Self {
+        Self::new(wr_id, SendOp::CmpSwap { va, rkey, compare, swap }, &[sge])
+    }
+
+    /// A fetch-and-add; the value found goes to the eight bytes of `sge`.
+    #[must_use]
+    pub fn fetch_add(wr_id: u64, sge: Sge, va: VirtAddr, rkey: RKey, add: u64) -> Self {
+        Self::new(wr_id, SendOp::FetchAdd { va, rkey, add }, &[sge])
+    }
+
+    /// With a completion also on success.
+    #[must_use]
+    pub fn signaled(self) -> Self {
+        self.with(SendFlags::SIGNALED)
+    }
+
+    /// Started only after earlier READs and atomics have completed.
+    #[must_use]
+    pub fn fenced(self) -> Self {
+        self.with(SendFlags::FENCE)
+    }
+
+    /// Waking a receiver that waits for solicited completions only.
+    #[must_use]
+    pub fn solicited(self) -> Self {
+        self.with(SendFlags::SOLICITED)
+    }
+
+    fn with(mut self, flag: SendFlags) -> Self {
+        self.flags |= flag;
+        self
+    }
+
+    /// Checks it against the sizes of its queue pair (field cases F23 to F25).
+    pub(crate) fn check(self, cap: &QpCap, sq_sig_all: bool) -> Result<SendWqe, PostError> {
+        let (sges, inline, total) = match self.data {
+            SendData::Sges(sges) => {
+                if sges.len() > cap.max_send_sge as usize {
+                    return Err(PostError::TooManySges { given: sges.len(), max: cap.max_send_sge });
+                }
+                let total = sges.iter().map(|sge| u64::from(sge.length)).sum::<u64>();
+                (sges, None, total)
+            }
+            SendData::Inline(data) => {
+                if self.op.has_response_data() {
+                    return Err(PostError::NotInline);
+                }
+                if data.len() > cap.max_inline_data as usize {
+                    return Err(PostError::TooMuchInline { given: data.len(), max: cap.max_inline_data });
+                }
+                let total = data.len() as u64;
+                (SgeList::new(), Some(data), total)
+            }
+        };
+        if self.op.is_atomic() && total != 8 {
+            return Err(PostError::AtomicLength(total));
+        }
+        let length = u32::try_from(total).ok().filter(|length| *length <= responder::MAX_MESSAGE);
+        let mut flags = self.flags;
+        flags.set(SendFlags::INLINE, inline.is_some());
+        flags.set(SendFlags::SIGNALED, sq_sig_all || flags.contains(SendFlags::SIGNALED));
+        Ok(SendWqe {
+            wr_id: self.wr_id,
+            op: self.op,
+            sges,
+            inline,
+            flags,
+            length: length.ok_or(PostError::TooLong(total))?,
+            psns: None,
+        })
+    }
+}
+
+/// A receive work request.
+#[derive(Clone, Debug)]
+pub struct RecvWr {
+    /// The caller's mark.
+    pub wr_id: WrId,
+    /// Where the message goes; none at all is fine for a WRITE with immediate.
+    pub sges: SgeList,
+}
+
+impl RecvWr {
+    /// A receive into the pieces of `sges`.
+    #[must_use]
+    pub fn new(wr_id: u64, sges: &[Sge]) -> Self {
+        Self { wr_id: WrId::new(wr_id), sges: SgeList::from_slice(sges) }
+    }
+
+    pub(crate) fn check(self, cap: &QpCap) -> Result<RecvWqe, PostError> {
+        if self.sges.len() > cap.max_recv_sge as usize {
+            return Err(PostError::TooManySges { given: self.sges.len(), max: cap.max_recv_sge });
+        }
+        Ok(RecvWqe { wr_id: self.wr_id, sges: self.sges })
+    }
+}
+
+/// Why a work request was not taken. The caller's doing, always.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PostError {
+    /// There is no such queue pair.
+    #[error("there is no such queue pair")]
+    NoSuchQp,
+    /// The state does not take it.
+    #[error("a queue pair in {0} does not take this work request")]
+    State(crate::state::QpState),
+    /// The queue is full.
+    #[error("the queue is full: {0} work requests wait")]
+    QueueFull(u32),
+    /// Too many pieces.
+    #[error("{given} scatter/gather entries, but the queue pair was made for {max}")]
+    TooManySges {
+        /// Pieces given.
+        given: usize,
+        /// Pieces possible.
+        max: u32,
+    },
+    /// Too many inline bytes.
+    #[error("{given} inline bytes, but the queue pair was made for {max}")]
+    TooMuchInline {
+        /// Bytes given.
+        given: usize,
+        /// Bytes possible.
+        max: u32,
+    },
+    /// Only SEND and WRITE can be inline.
+    #[error("only SEND and WRITE can carry inline data")]
+    NotInline,
+    /// An atomic's result has eight bytes.
+    #[error("an atomic needs exactly 8 bytes of local memory, not {0}")]
+    AtomicLength(u64),
+    /// Longer than a message can be.
+    #[error("{0} bytes are more than the longest message, 2^31")]
+    TooLong(u64),
+    /// The queue pair has no READ depth.
+    #[error("max_rd_atomic is 0: the queue pair cannot do READs or atomics")]
+    NoReadDepth,
+}
+
+impl PostError {
+    /// The error number verbs would give (rule R-CQE-11).
+    #[must_use]
+    pub const fn errno(&self) -> i32 {
+        match self {
+            Self::QueueFull(_) => 12,
+            _ => 22,
+        }
+    }
+}
