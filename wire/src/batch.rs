@@ -169,10 +169,8 @@ impl TxBatch {
 
     /// Empties the batch.
     pub fn clear(&mut self) {
-        self.net = None;
+        *self = Self { buf: core::mem::take(&mut self.buf), ..Self::new() };
         self.buf.clear();
-        self.count = 0;
-        self.sealed = true;
     }
 
     /// Number of packets.
@@ -208,9 +206,10 @@ impl TxBatch {
             && self.buf.len() + len <= caps.max_bytes
     }
 
-    /// Adds a body of `len` bytes (BTH to ICRC) and gives its place to be written, zeroed. The last four
-    /// bytes are filled by [`TxBatch::seal`].
+    /// Adds a body of `len` bytes (BTH to ICRC), which [`TxBatch::accepts`] must allow, and gives its place to
+    /// be written, zeroed. The last four bytes are filled by [`TxBatch::seal`].
     pub fn push(&mut self, len: usize) -> &mut [u8] {
+        debug_assert!(self.net.is_some() && !self.sealed, "a batch takes bodies between begin and seal");
         if self.count == 0 {
             self.segment_len = len;
         }
@@ -266,3 +265,6 @@ impl TxBatch {
         start..(start + self.segment_len).min(self.buf.len())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,7 @@
 //! The base transport header: the twelve bytes every InfiniBand packet has.
 
+use core::fmt;
+
 use zerocopy::byteorder::big_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -7,7 +9,7 @@ use crate::num::{PKey, Psn, Qpn};
 use crate::opcode::Opcode;
 
 /// Base transport header, as it lies on the wire. Reserved bits are kept as they came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Bth {
     opcode: u8,
@@ -199,6 +201,26 @@ impl Bth {
     }
 }
 
+impl fmt::Debug for Bth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bth")
+            .field("opcode", &self.opcode())
+            .field("solicited", &self.solicited())
+            .field("migreq", &self.migreq())
+            .field("pad_count", &self.pad_count())
+            .field("tver", &self.tver())
+            .field("pkey", &self.pkey())
+            .field("fecn", &self.fecn())
+            .field("becn", &self.becn())
+            .field("reserved6", &self.reserved6())
+            .field("dest_qp", &self.dest_qp())
+            .field("ack_req", &self.ack_req())
+            .field("reserved7", &self.reserved7())
+            .field("psn", &self.psn())
+            .finish()
+    }
+}
+
 /// Big-endian 24-bit field.
 pub(crate) const fn be24(value: u32) -> [u8; 3] {
     let [_, a, b, c] = value.to_be_bytes();
@@ -209,3 +231,6 @@ pub(crate) const fn be24(value: u32) -> [u8; 3] {
 pub(crate) const fn u24(raw: [u8; 3]) -> u32 {
     u32::from_be_bytes([0, raw[0], raw[1], raw[2]])
 }
+
+#[cfg(test)]
+mod tests;

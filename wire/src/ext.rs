@@ -336,3 +336,6 @@ impl CnpReserved {
         self.bytes
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -139,7 +139,7 @@ impl NetHeader {
     }
 
     /// Reads the headers at the start of `packet`, an IP packet; returns them with the bytes from BTH to
-    /// ICRC. Bytes beyond the length that the header states (Ethernet padding) are cut off.
+    /// ICRC. Bytes beyond the length that the header states (Ethernet padding) are cut off (rule R-WIR-5).
     ///
     /// # Errors
     /// [`ParseError::NotRoce`] for what is no RoCE v2 packet, and the length errors.
@@ -325,7 +325,7 @@ fn parse_v4(packet: &[u8]) -> Result<(NetHeader, &[u8]), ParseError> {
         return Err(ParseError::TooShort);
     }
     let flags = be16(packet, 6);
-    // Options and fragments never occur in RoCE, and the ICRC does not say how it would cover them.
+    // Rule R-WIR-6: options and fragments never occur, and the ICRC does not say how it would cover them.
     if packet[0] != 0x45 || packet[9] != UDP || flags & 0x3FFF != 0 {
         return Err(ParseError::NotRoce);
     }
@@ -389,7 +389,7 @@ fn parse_udp(datagram: &[u8]) -> Result<(UdpHeader, &[u8]), ParseError> {
         len: be16(datagram, 4),
         checksum: be16(datagram, 6),
     };
-    // Both lengths are covered by the ICRC, so a packet in which they disagree has no right one.
+    // Rule R-WIR-7: the ICRC covers both lengths, so nobody could say which one is meant.
     if usize::from(udp.len) != datagram.len() {
         return Err(ParseError::LengthMismatch);
     }
@@ -458,3 +458,6 @@ pub fn source_port(flow_label: u32, local_qpn: u32, remote_qpn: u32) -> u16 {
     }
     0xC000 | ((label & 0x3FFF) ^ (label >> 14)) as u16
 }
+
+#[cfg(test)]
+mod tests;

@@ -349,3 +349,6 @@ impl fmt::Display for Mac {
         write!(f, "{:02x}:{:02x}:{:02x}:{:02x}:{:02x}:{:02x}", m[0], m[1], m[2], m[3], m[4], m[5])
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -264,15 +264,16 @@ impl Opcode {
             _ => Self(transport.base() | operation as u8),
         };
         match TABLE[op.0 as usize] {
-            Some(info) if info.transport as u8 == transport as u8 => Some(op),
+            Some(info)
+                if info.transport as u8 == transport as u8 && info.operation as u8 == operation as u8 =>
+            {
+                Some(op)
+            }
             _ => None,
         }
     }
 
-    /// An RC opcode.
-    ///
-    /// # Panics
-    /// In constant evaluation, where `operation` is none of RC's: only [`Operation::Cnp`].
+    /// An RC opcode. RC has every operation but [`Operation::Cnp`], for which this is an unknown opcode.
     #[must_use]
     pub const fn rc(operation: Operation) -> Self {
         match Self::new(Transport::Rc, operation) {
@@ -489,3 +490,6 @@ pub enum SegmentKind {
     /// The answer to a READ.
     ReadResponse,
 }
+
+#[cfg(test)]
+mod tests;

@@ -72,6 +72,7 @@ impl<'a> Packet<'a> {
         // Rule R-WIR-14: an unknown opcode is dropped before its length means anything.
         let info = bth.opcode().info().ok_or(ParseError::UnknownOpcode(bth.opcode()))?;
         let with_pad = rest.len().checked_sub(info.headers_len + ICRC_LEN).ok_or(ParseError::TooShort)?;
+        // Rule R-WIR-12.
         let payload = with_pad.checked_sub(bth.pad_count()).ok_or(ParseError::BadPad)?;
         Ok(Self { net, info, bth, body, payload_end: Bth::SIZE + info.headers_len + payload })
     }
@@ -166,3 +167,6 @@ impl<'a> Packet<'a> {
         feth, Feth, Feth
     );
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,7 @@ use core::fmt;
 
 use crate::time::Duration;
 
-/// The syndrome byte of an AETH, decoded. Every byte decodes, and encodes back to itself.
+/// The syndrome byte of an AETH, decoded (rule R-WIR-24). Every byte decodes, and encodes back to itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Syndrome {
     /// Positive acknowledgement.
@@ -103,7 +103,7 @@ impl NakCode {
             Self::RemoteAccessError => 2,
             Self::RemoteOperationalError => 3,
             Self::InvalidRdRequest => 4,
-            Self::Reserved(code) => code,
+            Self::Reserved(code) => code & 0x1F,
         }
     }
 }
@@ -160,6 +160,12 @@ impl Credits {
     /// No limit: end-to-end credits are not in use.
     pub const UNLIMITED: Self = Self(31);
 
+    /// The credits with this code, if it has five bits.
+    #[must_use]
+    pub const fn new(code: u8) -> Option<Self> {
+        if code < 32 { Some(Self(code)) } else { None }
+    }
+
     /// The code.
     #[must_use]
     pub const fn code(self) -> u8 {
@@ -178,3 +184,6 @@ impl Credits {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
