@@ -1,4 +1,4 @@
-//! Packets as text: [`line`] for logs and traces, [`tree`] for learning.
+//! Packets as text: [`line()`] for logs and traces, [`tree`] for learning.
 //!
 //! Tracers, the capture reader and test scripts call it. It prints any bytes whatever, whole or broken,
 //! never judges a packet by the state of a connection, and adds no newline at the end.

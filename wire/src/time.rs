@@ -125,3 +125,6 @@ impl fmt::Debug for Duration {
         core::time::Duration::from(*self).fmt(f)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,7 +12,7 @@ use crate::num::PKey;
 use crate::opcode::{Info, Opcode, Operation, PayloadRule, Transport};
 use crate::packet::{Packet, ParseError};
 
-/// A packet that prints as one line; made by [`line`].
+/// A packet that prints as one line; made by [`line()`].
 #[derive(Clone, Copy, Debug)]
 pub struct Line<'a> {
     net: NetHeader,
