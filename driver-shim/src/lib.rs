@@ -1,11 +1,26 @@
 //! Packet I/O back ends, clocks, threads and safe device handles.
 //!
-//! The one crate of the project that touches the operating system. [`backend`] moves packets; what is above
-//! it drives the sans-IO core with them.
+//! The one crate of the project that touches the operating system. [`backend`] moves packets; a [`Device`]
+//! drives the sans-IO core with them, inline when the program posts and polls, and from a thread of its own
+//! while the program does something else. Handles are reference-counted: any order of drops is legal.
 
 #![deny(unsafe_code)]
 
 pub mod backend;
+mod clock;
+mod cq;
+mod device;
+mod engine;
 pub mod interfaces;
+mod mr;
+pub mod oob;
+mod pd;
+mod queue_pair;
 #[expect(unsafe_code, reason = "system calls that no crate wraps")]
 mod sys;
+
+pub use cq::CompletionQueue;
+pub use device::{Device, DeviceBuilder};
+pub use mr::MemoryRegion;
+pub use pd::ProtectionDomain;
+pub use queue_pair::{ConnectError, ConnectOptions, Endpoint, PreparedQp, QpBuilder, QueuePair};

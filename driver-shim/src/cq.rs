@@ -1,0 +1,91 @@
+//! Completion queues: polled, or waited for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use qp::{Completion, CqId, CreateError};
+
+use crate::device::Device;
+
+/// A completion queue. Clones are the same queue.
+#[derive(Clone, Debug)]
+pub struct CompletionQueue {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    device: Device,
+    id: CqId,
+}
+
+impl CompletionQueue {
+    pub(crate) fn new(device: &Device, depth: usize) -> Result<Self, CreateError> {
+        let id = device.engine().nic().create_cq(depth)?;
+        Ok(Self { inner: Arc::new(Inner { device: device.clone(), id }) })
+    }
+
+    /// Drives the device, then takes up to `max` completions.
+    #[must_use]
+    pub fn poll(&self, max: usize) -> Vec<Completion> {
+        let mut out = Vec::new();
+        self.poll_into(max, &mut out);
+        out
+    }
+
+    /// Drives the device, then moves up to `max` completions to the end of `out`; returns how many.
+    pub fn poll_into(&self, max: usize, out: &mut Vec<Completion>) -> usize {
+        let engine = self.inner.device.engine();
+        let waiting = engine.nic().cq_len(self.inner.id);
+        // What is there already needs no packets.
+        if waiting == 0 {
+            engine.drive();
+        }
+        engine.nic().poll_cq(self.inner.id, max, out)
+    }
+
+    /// Waits until there are completions or `timeout` has passed, without keeping a core busy; takes up to
+    /// `max`.
+    #[must_use]
+    pub fn wait(&self, max: usize, timeout: Duration) -> Vec<Completion> {
+        let engine = self.inner.device.engine();
+        let seen = engine.ready_count(self.inner.id);
+        engine.nic().req_notify_cq(self.inner.id, false);
+        let ready = self.poll(max);
+        if !ready.is_empty() {
+            return ready;
+        }
+        engine.wait_ready(self.inner.id, seen, timeout);
+        self.poll(max)
+    }
+
+    /// Asks for one notification: at the next completion, or only at the next solicited one or error.
+    /// Completions that are there already do not count.
+    pub fn req_notify(&self, solicited_only: bool) {
+        self.inner.device.engine().nic().req_notify_cq(self.inner.id, solicited_only);
+    }
+
+    /// Notifications so far.
+    #[must_use]
+    pub fn notifications(&self) -> u64 {
+        self.inner.device.engine().ready_count(self.inner.id)
+    }
+
+    /// The device it is of.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.inner.device
+    }
+
+    pub(crate) fn id(&self) -> CqId {
+        self.inner.id
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Queue pairs hold a handle to their queues, so it is unused by now.
+        let ended = self.device.engine().nic().destroy_cq(self.id);
+        debug_assert!(ended.is_ok(), "{ended:?}");
+    }
+}

@@ -1,0 +1,222 @@
+//! The device: a NIC, its packet path and its thread, behind one reference-counted handle.
+
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use qp::{AsyncEvent, Counters, Drops, Nic, NicConfig, Tracer};
+use rand_core::{RngCore, SeedableRng};
+use rand_pcg::Pcg32;
+use wire::{Gid, Mtu, Psn};
+
+use crate::backend::{Backend, IoCounters};
+use crate::cq::CompletionQueue;
+use crate::engine::{Engine, lock};
+use crate::interfaces::GidTable;
+use crate::pd::ProtectionDomain;
+
+/// A soft NIC. Clones are the same device; it closes when the last handle to it or to anything on it goes.
+#[derive(Clone)]
+pub struct Device {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    engine: Arc<Engine>,
+    name: &'static str,
+    addresses: GidTable,
+    window: u32,
+    rng: Mutex<Pcg32>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Makes a [`Device`].
+#[must_use]
+pub struct DeviceBuilder {
+    backend: Box<dyn Backend>,
+    seed: Option<u64>,
+    tracer: Option<Box<dyn Tracer>>,
+}
+
+impl Device {
+    /// A device over `backend`.
+    pub fn builder(backend: impl Backend + 'static) -> DeviceBuilder {
+        Self::boxed(Box::new(backend))
+    }
+
+    /// A device over `backend`, for callers that choose the back end at run time.
+    pub fn boxed(backend: Box<dyn Backend>) -> DeviceBuilder {
+        DeviceBuilder { backend, seed: None, tracer: None }
+    }
+
+    /// Name of its back end.
+    #[must_use]
+    pub fn backend_name(&self) -> &'static str {
+        self.inner.name
+    }
+
+    /// GIDs, MAC and MTU.
+    #[must_use]
+    pub fn addresses(&self) -> &GidTable {
+        &self.inner.addresses
+    }
+
+    /// The GID at `index` of the port's table.
+    #[must_use]
+    pub fn gid(&self, index: usize) -> Option<Gid> {
+        self.inner.addresses.get(index)
+    }
+
+    /// Largest path MTU of the port.
+    #[must_use]
+    pub fn active_mtu(&self) -> Mtu {
+        self.inner.addresses.active_mtu()
+    }
+
+    /// Packets that a queue pair may have in flight.
+    #[must_use]
+    pub fn window(&self) -> u32 {
+        self.inner.window
+    }
+
+    /// A random first PSN.
+    #[must_use]
+    pub fn random_psn(&self) -> Psn {
+        Psn::new(lock(&self.inner.rng).next_u32())
+    }
+
+    /// Makes a protection domain.
+    #[must_use]
+    pub fn alloc_pd(&self) -> ProtectionDomain {
+        ProtectionDomain::new(self)
+    }
+
+    /// Makes a completion queue for `depth` completions.
+    ///
+    /// # Errors
+    /// Where `depth` is 0 or too large.
+    pub fn create_cq(&self, depth: usize) -> Result<CompletionQueue, qp::CreateError> {
+        CompletionQueue::new(self, depth)
+    }
+
+    /// Counters of the NIC.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        *self.engine().nic().counters()
+    }
+
+    /// Packets dropped by the NIC, by reason.
+    #[must_use]
+    pub fn drops(&self) -> Drops {
+        self.engine().nic().drops().clone()
+    }
+
+    /// Packets lost below the NIC.
+    #[must_use]
+    pub fn io_counters(&self) -> IoCounters {
+        self.engine().io_counters()
+    }
+
+    /// The next asynchronous event, if there is one.
+    #[must_use]
+    pub fn poll_async_event(&self) -> Option<AsyncEvent> {
+        self.engine().next_async_event()
+    }
+
+    /// Why packets no longer come or go, if the path is gone.
+    #[must_use]
+    pub fn path_error(&self) -> Option<String> {
+        self.engine().broken()
+    }
+
+    /// Runs one pass of the engine, unless one is running.
+    pub fn drive(&self) {
+        self.engine().drive();
+    }
+
+    /// Writes captures out to their files.
+    ///
+    /// # Errors
+    /// When that fails.
+    pub fn flush(&self) -> io::Result<()> {
+        self.engine().flush()
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.inner.engine
+    }
+}
+
+impl DeviceBuilder {
+    /// Seeds everything random, so that a run can be repeated.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// Lets `tracer` watch.
+    pub fn tracer(mut self, tracer: Box<dyn Tracer>) -> Self {
+        self.tracer = Some(tracer);
+        self
+    }
+
+    /// Opens the device and starts its thread.
+    ///
+    /// # Errors
+    /// When the system gives no poll or no thread.
+    pub fn open(self) -> io::Result<Device> {
+        let seed = self.seed.unwrap_or_else(random_seed);
+        let name = self.backend.name();
+        let addresses = self.backend.addresses().clone();
+        let caps = self.backend.caps();
+        let config =
+            NicConfig { gids: addresses.gids().to_vec(), active_mtu: addresses.active_mtu(), caps, seed };
+        let mut nic = Nic::new(config);
+        if let Some(tracer) = self.tracer {
+            nic.set_tracer(tracer);
+        }
+        let (engine, poll) = Engine::new(nic, self.backend)?;
+        let background = Arc::clone(&engine);
+        let thread =
+            std::thread::Builder::new().name("ferroce-nic".into()).spawn(move || background.run(poll))?;
+        let inner = Inner {
+            engine,
+            name,
+            addresses,
+            window: caps.window,
+            rng: Mutex::new(Pcg32::seed_from_u64(seed ^ 0x5053_4e00)),
+            thread: Some(thread),
+        };
+        Ok(Device { inner: Arc::new(inner) })
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.engine.stop();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the device's thread panicked");
+        }
+        if let Err(error) = self.engine.flush() {
+            tracing::warn!(%error, "the capture could not be written to its end");
+        }
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Device")
+            .field("backend", &self.inner.name)
+            .field("addresses", &self.inner.addresses)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A seed from the entropy that the standard library's hash maps are seeded with.
+fn random_seed() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    std::collections::hash_map::RandomState::new().build_hasher().finish()
+}

@@ -1,0 +1,299 @@
+//! The engine: one pass receives, lets the NIC work, and sends. Whoever calls it does the same.
+//!
+//! Two locks make it: `io` is held for a whole pass and taken with a try, so that a second caller goes on
+//! with its own business; `nic` is held only while the NIC itself works, never across a system call.
+//! A background thread runs passes while the program does not: it spins a moment after work, then blocks.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration as StdDuration;
+
+use mio::{Events, Poll, Token, Waker};
+use qp::{AsyncEvent, CqId, Event, Nic};
+use wire::batch::{RxBurst, TxBatch};
+use wire::{Duration, Instant};
+
+use crate::backend::{Backend, IoCounters, Reachability};
+use crate::clock::Clock;
+
+/// How long the background thread leaves the device to a program that drives it itself.
+const DRIVEN: Duration = Duration::from_millis(2);
+/// How long the background thread looks for more work before it blocks.
+const SPIN: Duration = Duration::from_micros(50);
+/// How long to wait before packets are offered again for which there was no room.
+const RETRY_SEND: Duration = Duration::from_micros(100);
+/// Rounds of one pass, so that a flood of packets does not keep its caller for ever.
+const ROUNDS: usize = 16;
+
+pub(crate) struct Engine {
+    nic: Mutex<Nic>,
+    io: Mutex<Io>,
+    clock: Clock,
+    /// When a program last ran a pass, in nanoseconds; 0 while one waits for an event.
+    driven: AtomicU64,
+    stop: AtomicBool,
+    waker: Arc<Waker>,
+    /// The background thread stands here while a program drives the device.
+    gate: (Mutex<()>, Condvar),
+    notes: (Mutex<Notes>, Condvar),
+}
+
+struct Io {
+    backend: Box<dyn Backend>,
+    rx: RxBurst,
+    tx: TxBatch,
+    /// Packets of `tx` that were sent; the rest found no room.
+    sent: usize,
+    /// The path is gone; said once.
+    broken: Option<String>,
+}
+
+/// What the NIC has said and nobody has fetched yet.
+#[derive(Default)]
+struct Notes {
+    ready: HashMap<CqId, u64>,
+    asynchronous: VecDeque<AsyncEvent>,
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic elsewhere is our bug; the data behind is still the best there is.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Engine {
+    /// An engine over `backend`, with the poll that its background thread blocks in.
+    pub(crate) fn new(nic: Nic, mut backend: Box<dyn Backend>) -> io::Result<(Arc<Self>, Poll)> {
+        const PACKETS: Token = Token(0);
+        const WAKE: Token = Token(1);
+        let poll = Poll::new()?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
+        backend.register(poll.registry(), PACKETS)?;
+        backend.set_waker(Arc::clone(&waker));
+        let mut tx = TxBatch::new();
+        tx.clear();
+        let io = Io { backend, rx: RxBurst::new(), tx, sent: 0, broken: None };
+        let engine = Self {
+            nic: Mutex::new(nic),
+            io: Mutex::new(io),
+            clock: Clock::new(),
+            driven: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+            waker,
+            gate: (Mutex::new(()), Condvar::new()),
+            notes: (Mutex::new(Notes::default()), Condvar::new()),
+        };
+        Ok((Arc::new(engine), poll))
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    pub(crate) fn nic(&self) -> MutexGuard<'_, Nic> {
+        lock(&self.nic)
+    }
+
+    /// One pass on behalf of the program, unless one is running.
+    pub(crate) fn drive(&self) {
+        if let Ok(mut io) = self.io.try_lock() {
+            self.driven.store(self.now().as_nanos().max(1), Ordering::Relaxed);
+            self.pass(&mut io);
+        }
+    }
+
+    /// What was lost below the NIC.
+    pub(crate) fn io_counters(&self) -> IoCounters {
+        lock(&self.io).backend.counters()
+    }
+
+    /// Why the packet path is gone, if it is.
+    pub(crate) fn broken(&self) -> Option<String> {
+        lock(&self.io).broken.clone()
+    }
+
+    /// Writes captures out.
+    pub(crate) fn flush(&self) -> io::Result<()> {
+        lock(&self.io).backend.flush()
+    }
+
+    /// Asks for the way to `dst` and lets time pass for it.
+    pub(crate) fn prepare(&self, dst: IpAddr) -> Reachability {
+        let mut io = lock(&self.io);
+        let reach = io.backend.prepare(self.now(), dst);
+        self.pass(&mut io);
+        reach
+    }
+
+    /// Waits until `cq` was notified more than `seen` times, or `timeout` has passed. Returns the count.
+    pub(crate) fn wait_ready(&self, cq: CqId, seen: u64, timeout: StdDuration) -> u64 {
+        let start = self.now();
+        while self.now() - start < SPIN {
+            self.drive();
+            let count = self.ready_count(cq);
+            if count > seen {
+                return count;
+            }
+        }
+        // From here on the background thread drives.
+        self.driven.store(0, Ordering::Relaxed);
+        self.gate.1.notify_all();
+        if self.waker.wake().is_err() {
+            tracing::warn!("the device's thread cannot be woken");
+        }
+        let (notes, changed) = (lock(&self.notes.0), &self.notes.1);
+        let waiting = |notes: &mut Notes| notes.ready.get(&cq).copied().unwrap_or(0) <= seen;
+        let (notes, _) =
+            changed.wait_timeout_while(notes, timeout, waiting).unwrap_or_else(PoisonError::into_inner);
+        notes.ready.get(&cq).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn ready_count(&self, cq: CqId) -> u64 {
+        lock(&self.notes.0).ready.get(&cq).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn next_async_event(&self) -> Option<AsyncEvent> {
+        lock(&self.notes.0).asynchronous.pop_front()
+    }
+
+    /// Ends the background thread's loop.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.gate.1.notify_all();
+        if self.waker.wake().is_err() {
+            tracing::warn!("the device's thread cannot be woken");
+        }
+    }
+
+    /// The background thread.
+    pub(crate) fn run(&self, mut poll: Poll) {
+        let mut events = Events::with_capacity(16);
+        let mut idle_since = self.now();
+        while !self.stop.load(Ordering::Relaxed) {
+            if self.is_driven() {
+                let guard = lock(&self.gate.0);
+                let wait = StdDuration::from(DRIVEN);
+                drop(self.gate.1.wait_timeout(guard, wait));
+                idle_since = self.now();
+                continue;
+            }
+            let busy = self.pass(&mut lock(&self.io));
+            let now = self.now();
+            if busy {
+                idle_since = now;
+            }
+            if now - idle_since < SPIN {
+                std::hint::spin_loop();
+                continue;
+            }
+            let timeout = self.next_deadline().map(|due| StdDuration::from(due.since(now)));
+            if let Err(error) = poll.poll(&mut events, timeout)
+                && error.kind() != io::ErrorKind::Interrupted
+            {
+                tracing::error!(%error, "waiting for packets failed");
+                return;
+            }
+            idle_since = self.now();
+        }
+    }
+
+    fn is_driven(&self) -> bool {
+        let driven = self.driven.load(Ordering::Relaxed);
+        driven != 0 && self.now() - Instant::from_nanos(driven) < DRIVEN
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let io = lock(&self.io);
+        let retry = (io.sent < io.tx.len()).then(|| self.now() + RETRY_SEND);
+        [self.nic().poll_timeout(), io.backend.poll_timeout(), retry].into_iter().flatten().min()
+    }
+
+    /// Receives, lets the NIC work, sends; true where anything was done.
+    fn pass(&self, io: &mut Io) -> bool {
+        let mut any = false;
+        for _ in 0..ROUNDS {
+            let received = self.receive(io);
+            let sent = self.transmit(io);
+            any |= received || sent;
+            if !received {
+                break;
+            }
+        }
+        any
+    }
+
+    fn receive(&self, io: &mut Io) -> bool {
+        if io.broken.is_some() {
+            return false;
+        }
+        let now = self.now();
+        if io.backend.poll_timeout().is_some_and(|due| due <= now) {
+            io.backend.poll(now);
+        }
+        io.rx.clear();
+        let datagrams = match io.backend.recv_burst(&mut io.rx) {
+            Ok(n) => n,
+            Err(error) => {
+                io.fail(&error);
+                0
+            }
+        };
+        let mut nic = self.nic();
+        if datagrams > 0 {
+            nic.handle_burst(now, &io.rx);
+        }
+        if nic.poll_timeout().is_some_and(|due| due <= now) {
+            nic.handle_timeout(now);
+        }
+        self.pass_on_events(&mut nic);
+        datagrams > 0
+    }
+
+    fn transmit(&self, io: &mut Io) -> bool {
+        let mut any = false;
+        while io.broken.is_none() {
+            if io.sent >= io.tx.len() {
+                let now = self.now();
+                let mut nic = self.nic();
+                let filled = nic.poll_transmit(now, &mut io.tx);
+                self.pass_on_events(&mut nic);
+                io.sent = 0;
+                if !filled {
+                    break;
+                }
+            }
+            match io.backend.send_batch(&io.tx, io.sent) {
+                // Rule F18: what found no room is sent a moment later, unchanged.
+                Ok(0) => break,
+                Ok(n) => io.sent += n,
+                Err(error) => io.fail(&error),
+            }
+            any = true;
+        }
+        any
+    }
+
+    fn pass_on_events(&self, nic: &mut Nic) {
+        let mut notes = None;
+        while let Some(event) = nic.poll_event() {
+            let notes = notes.get_or_insert_with(|| lock(&self.notes.0));
+            match event {
+                Event::CqReady(cq) => *notes.ready.entry(cq).or_default() += 1,
+                Event::Async(event) => notes.asynchronous.push_back(event),
+                _ => {}
+            }
+        }
+        if notes.is_some() {
+            self.notes.1.notify_all();
+        }
+    }
+}
+
+impl Io {
+    fn fail(&mut self, error: &io::Error) {
+        tracing::error!(%error, backend = self.backend.name(), "the packet path is gone");
+        self.broken = Some(error.to_string());
+    }
+}

@@ -1,0 +1,214 @@
+//! What `ibv_rc_pingpong` and its kin tell each other over TCP before the first packet.
+//!
+//! Each end sends one line of fixed width, `LID:QPN:PSN:GID` in hexadecimal with a final NUL; the client then
+//! says `done`. The stock tools read each message with one `read`, so each is written with one `write`.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+use wire::{Gid, Psn, Qpn};
+
+use crate::queue_pair::Endpoint;
+
+/// TCP port of the exchange where none is given.
+pub const DEFAULT_PORT: u16 = 18515;
+
+const MESSAGE: usize = 4 + 1 + 6 + 1 + 6 + 1 + 32 + 1;
+const DONE: &[u8; 5] = b"done\0";
+/// The peer may be a person typing the other command.
+const CONNECT_TRIES: u32 = 50;
+const CONNECT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Why the exchange failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OobError {
+    /// The server's name or address means nothing.
+    #[error("{host}: {source}; give the address or name of the other end")]
+    Resolve {
+        /// What was given.
+        host: String,
+        /// What the resolver said.
+        source: io::Error,
+    },
+    /// Nobody answers there.
+    #[error("cannot connect to {address}: {source}; is the other end started, without a host name?")]
+    Connect {
+        /// Where.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The port cannot be listened on.
+    #[error("cannot listen on TCP port {port}: {source}; choose another with -p")]
+    Listen {
+        /// The port.
+        port: u16,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The connection broke.
+    #[error("the other end closed the exchange early ({0}): do both command lines agree?")]
+    Closed(io::Error),
+    /// What came is not the exchange.
+    #[error("the other end does not speak this exchange: it said {0:?}")]
+    Garbled(String),
+}
+
+/// The connection, and whose turn it is.
+#[derive(Debug)]
+pub struct Exchange {
+    stream: TcpStream,
+    role: Role,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    Server,
+    Client,
+}
+
+impl Exchange {
+    /// Waits for one client on `port`. The port is closed once it is there.
+    ///
+    /// # Errors
+    /// Where the port cannot be had.
+    pub fn listen(port: u16) -> Result<Self, OobError> {
+        let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+        let failed = |source| OobError::Listen { port, source };
+        let (stream, _) = TcpListener::bind(any).map_err(failed)?.accept().map_err(failed)?;
+        Self::new(stream, Role::Server)
+    }
+
+    /// Connects to a server, which may still be starting.
+    ///
+    /// # Errors
+    /// Where the name means nothing, or nobody answers for five seconds.
+    pub fn connect(host: &str, port: u16) -> Result<Self, OobError> {
+        let resolve = |source| OobError::Resolve { host: host.to_owned(), source };
+        let mut addresses: Vec<SocketAddr> = (host, port).to_socket_addrs().map_err(resolve)?.collect();
+        // The stock tools listen on IPv4 only.
+        addresses.sort_by_key(|address| matches!(address.ip(), IpAddr::V6(_)));
+        let Some(&address) = addresses.first() else {
+            return Err(resolve(io::Error::from(io::ErrorKind::AddrNotAvailable)));
+        };
+        let mut tries = 0;
+        loop {
+            match TcpStream::connect(address) {
+                Ok(stream) => return Self::new(stream, Role::Client),
+                Err(source)
+                    if tries >= CONNECT_TRIES || source.kind() != io::ErrorKind::ConnectionRefused =>
+                {
+                    return Err(OobError::Connect { address, source });
+                }
+                Err(_) => pause(),
+            }
+            tries += 1;
+        }
+    }
+
+    fn new(stream: TcpStream, role: Role) -> Result<Self, OobError> {
+        stream.set_nodelay(true).map_err(OobError::Closed)?;
+        Ok(Self { stream, role })
+    }
+
+    /// Address of the other end.
+    ///
+    /// # Errors
+    /// Where the connection is gone.
+    pub fn peer(&self) -> io::Result<SocketAddr> {
+        self.stream.peer_addr()
+    }
+
+    /// Tells the other end about `mine` and gives what it said. `connect` is called with the peer's endpoint
+    /// before the server answers: from then on the client may send.
+    ///
+    /// # Errors
+    /// Where the connection breaks or the other end says something else, and what `connect` says.
+    pub fn swap<T, E: From<OobError>>(
+        mut self,
+        mine: &Endpoint,
+        connect: impl FnOnce(Endpoint) -> Result<T, E>,
+    ) -> Result<(Endpoint, T), E> {
+        match self.role {
+            Role::Server => {
+                let theirs = self.receive()?;
+                let connected = connect(theirs)?;
+                self.send(format(mine).as_bytes())?;
+                let mut done = [0; DONE.len()];
+                self.stream.read_exact(&mut done).map_err(OobError::Closed)?;
+                Ok((theirs, connected))
+            }
+            Role::Client => {
+                self.send(format(mine).as_bytes())?;
+                let theirs = self.receive()?;
+                self.send(DONE)?;
+                Ok((theirs, connect(theirs)?))
+            }
+        }
+    }
+
+    fn send(&mut self, message: &[u8]) -> Result<(), OobError> {
+        self.stream.write_all(message).map_err(OobError::Closed)
+    }
+
+    fn receive(&mut self) -> Result<Endpoint, OobError> {
+        let mut message = [0; MESSAGE];
+        self.stream.read_exact(&mut message).map_err(OobError::Closed)?;
+        parse(&message).ok_or_else(|| OobError::Garbled(String::from_utf8_lossy(&message).into_owned()))
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a real server is waited for in real time")]
+fn pause() {
+    std::thread::sleep(CONNECT_PAUSE);
+}
+
+fn format(end: &Endpoint) -> String {
+    let gid: String = end.gid.raw().iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{:04x}:{:06x}:{:06x}:{gid}\0", 0, end.qpn.value(), end.psn.value())
+}
+
+fn parse(message: &[u8]) -> Option<Endpoint> {
+    let text = std::str::from_utf8(message.strip_suffix(b"\0")?).ok()?;
+    let mut fields = text.split(':');
+    let lid = fields.next()?;
+    let (qpn, psn, gid) = (fields.next()?, fields.next()?, fields.next()?);
+    if fields.next().is_some() || lid.len() != 4 || qpn.len() != 6 || psn.len() != 6 || gid.len() != 32 {
+        return None;
+    }
+    u16::from_str_radix(lid, 16).ok()?;
+    Some(Endpoint {
+        qpn: Qpn::new(u32::from_str_radix(qpn, 16).ok()?),
+        psn: Psn::new(u32::from_str_radix(psn, 16).ok()?),
+        gid: Gid::new(u128::from_str_radix(gid, 16).ok()?.to_be_bytes()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_is_what_the_stock_tool_sends() {
+        let line = b"0000:000011:91333b:00000000000000000000ffff0a4d0002\0";
+        let end = parse(line).expect("a captured line");
+        assert_eq!(end.gid, Gid::from(Ipv4Addr::new(10, 77, 0, 2)));
+        assert_eq!((end.qpn.value(), end.psn.value()), (0x11, 0x91_333b));
+        assert_eq!(format(&end).as_bytes(), line);
+    }
+
+    #[test]
+    fn other_lines_are_refused() {
+        for line in [
+            &b"0000:000011:91333b:00000000000000000000ffff0a4d0002"[..],
+            b"0000:000011:91333b:00000000000000000000ffff0a4d000g\0",
+            b"0000:00011:091333b:00000000000000000000ffff0a4d0002\0",
+            b"\0",
+            b"\xff\0",
+        ] {
+            assert_eq!(parse(line), None, "{line:?}");
+        }
+    }
+}

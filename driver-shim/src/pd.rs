@@ -1,0 +1,66 @@
+//! Protection domains: memory regions and queue pairs of one domain belong together.
+
+use std::sync::Arc;
+
+use qp::{Access, MrError, PdId, QpType};
+
+use crate::cq::CompletionQueue;
+use crate::device::Device;
+use crate::mr::MemoryRegion;
+use crate::queue_pair::QpBuilder;
+
+/// A protection domain.
+#[derive(Clone, Debug)]
+pub struct ProtectionDomain {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    device: Device,
+    id: PdId,
+}
+
+impl ProtectionDomain {
+    pub(crate) fn new(device: &Device) -> Self {
+        let id = device.engine().nic().alloc_pd();
+        Self { inner: Arc::new(Inner { device: device.clone(), id }) }
+    }
+
+    /// Registers memory. The device owns `bytes` until the region is dropped: the program copies in and out,
+    /// so a peer may write at any time.
+    ///
+    /// # Errors
+    /// Rights that do not go together.
+    pub fn register(&self, bytes: Vec<u8>, access: Access) -> Result<MemoryRegion, MrError> {
+        MemoryRegion::new(self, bytes, access)
+    }
+
+    /// Starts to make a queue pair.
+    pub fn create_qp(
+        &self,
+        qp_type: QpType,
+        send_cq: &CompletionQueue,
+        recv_cq: &CompletionQueue,
+    ) -> QpBuilder {
+        QpBuilder::new(self, qp_type, send_cq, recv_cq)
+    }
+
+    /// The device it is of.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.inner.device
+    }
+
+    pub(crate) fn id(&self) -> PdId {
+        self.inner.id
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Regions and queue pairs hold a handle to their domain, so it is empty by now.
+        let ended = self.device.engine().nic().dealloc_pd(self.id);
+        debug_assert!(ended.is_ok(), "{ended:?}");
+    }
+}

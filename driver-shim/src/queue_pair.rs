@@ -1,0 +1,386 @@
+//! Queue pairs: prepared, connected, posted to.
+
+use qp::{
+    Access, AddressVector, AttrMask, CreateError, ModifyQpError, PostError, QpAttr, QpCap, QpInit, QpState,
+    QpType, RecvWr, SendWr,
+};
+use wire::{Duration, Gid, Mtu, Psn, Qpn, RnrTimer};
+
+use crate::backend::{Reachability, Unreachable};
+use crate::cq::CompletionQueue;
+use crate::device::Device;
+use crate::pd::ProtectionDomain;
+
+/// How long address resolution may take before connecting is given up (field case F39).
+const RESOLVE: Duration = Duration::from_secs(5);
+
+/// Sizes of a queue pair that is being made.
+#[must_use]
+#[derive(Debug)]
+pub struct QpBuilder {
+    pd: ProtectionDomain,
+    qp_type: QpType,
+    send_cq: CompletionQueue,
+    recv_cq: CompletionQueue,
+    cap: QpCap,
+    sq_sig_all: bool,
+}
+
+impl QpBuilder {
+    pub(crate) fn new(
+        pd: &ProtectionDomain,
+        qp_type: QpType,
+        send_cq: &CompletionQueue,
+        recv_cq: &CompletionQueue,
+    ) -> Self {
+        Self {
+            pd: pd.clone(),
+            qp_type,
+            send_cq: send_cq.clone(),
+            recv_cq: recv_cq.clone(),
+            cap: QpCap::default(),
+            sq_sig_all: false,
+        }
+    }
+
+    /// Send work requests that may wait.
+    pub fn max_send_wr(mut self, n: u32) -> Self {
+        self.cap.max_send_wr = n;
+        self
+    }
+
+    /// Receive work requests that may wait.
+    pub fn max_recv_wr(mut self, n: u32) -> Self {
+        self.cap.max_recv_wr = n;
+        self
+    }
+
+    /// Pieces of memory in one work request.
+    pub fn max_sge(mut self, n: u32) -> Self {
+        self.cap.max_send_sge = n;
+        self.cap.max_recv_sge = n;
+        self
+    }
+
+    /// Bytes of an inline send.
+    pub fn max_inline_data(mut self, n: u32) -> Self {
+        self.cap.max_inline_data = n;
+        self
+    }
+
+    /// Completes every send visibly.
+    pub fn signal_all(mut self) -> Self {
+        self.sq_sig_all = true;
+        self
+    }
+
+    /// Makes the queue pair, in RESET.
+    ///
+    /// # Errors
+    /// What is not possible.
+    pub fn build(self) -> Result<PreparedQp, CreateError> {
+        let init = QpInit {
+            qp_type: self.qp_type,
+            pd: self.pd.id(),
+            send_cq: self.send_cq.id(),
+            recv_cq: self.recv_cq.id(),
+            cap: self.cap,
+            sq_sig_all: self.sq_sig_all,
+        };
+        let device = self.pd.device();
+        let qpn = device.engine().nic().create_qp(init)?;
+        let psn = device.random_psn();
+        Ok(PreparedQp {
+            qp: QueuePair { qpn, pd: self.pd, send_cq: self.send_cq, recv_cq: self.recv_cq },
+            psn,
+        })
+    }
+}
+
+/// Where a peer finds a queue pair: what the two ends tell each other out of band.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Queue pair number.
+    pub qpn: Qpn,
+    /// PSN of the first packet it sends.
+    pub psn: Psn,
+    /// Its GID.
+    pub gid: Gid,
+}
+
+/// How to connect. The defaults are those of `ibv_rc_pingpong`, but that READs and atomics are allowed.
+#[derive(Clone, Debug)]
+pub struct ConnectOptions {
+    /// Index of the own GID.
+    pub gid_index: u8,
+    /// Path MTU; the same at both ends.
+    pub path_mtu: Mtu,
+    /// ACK timer code: 4.096 µs × 2^timeout, 0 for never.
+    pub timeout: u8,
+    /// Repeats without progress.
+    pub retry_cnt: u8,
+    /// Repeats after RNR NAKs without progress; 7 for ever.
+    pub rnr_retry: u8,
+    /// What an RNR NAK asks the peer to wait.
+    pub min_rnr_timer: RnrTimer,
+    /// READs and atomics open as requester.
+    pub max_rd_atomic: u8,
+    /// READs and atomics the peer may have open.
+    pub max_dest_rd_atomic: u8,
+    /// What the peer may do.
+    pub access: Access,
+    /// TOS byte.
+    pub traffic_class: u8,
+    /// Flow label; 0 derives the source port from the QPNs.
+    pub flow_label: u32,
+    /// Time to live.
+    pub hop_limit: u8,
+}
+
+impl Default for ConnectOptions {
+    fn default() -> Self {
+        Self {
+            gid_index: 1,
+            path_mtu: Mtu::B1024,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            min_rnr_timer: RnrTimer::new(12).unwrap_or_default(),
+            max_rd_atomic: 1,
+            max_dest_rd_atomic: 1,
+            access: Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
+            traffic_class: 0,
+            flow_label: 0,
+            hop_limit: 64,
+        }
+    }
+}
+
+/// A queue pair that was made and not connected: it has a number, and receives can be posted.
+#[derive(Debug)]
+pub struct PreparedQp {
+    qp: QueuePair,
+    psn: Psn,
+}
+
+impl PreparedQp {
+    /// What to tell the peer, with the GID at `gid_index`.
+    #[must_use]
+    pub fn endpoint(&self, gid_index: usize) -> Endpoint {
+        let gid = self.qp.device().gid(gid_index).unwrap_or(Gid::ZERO);
+        Endpoint { qpn: self.qp.qpn, psn: self.psn, gid }
+    }
+
+    /// Sets the PSN of the first packet it will send.
+    #[must_use]
+    pub fn with_psn(mut self, psn: Psn) -> Self {
+        self.psn = psn;
+        self
+    }
+
+    /// Takes it to INIT, where receives can be posted before the peer knows of it.
+    ///
+    /// # Errors
+    /// As [`QueuePair::modify`].
+    pub fn init(&self, access: Access) -> Result<(), ConnectError> {
+        let attr = QpAttr { state: QpState::Init, access, ..QpAttr::default() };
+        let mask = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
+        self.qp.modify(&attr, mask)
+    }
+
+    /// Posts a receive. Possible from INIT on.
+    ///
+    /// # Errors
+    /// Why it was not taken.
+    pub fn post_recv(&self, wr: RecvWr) -> Result<(), PostError> {
+        self.qp.post_recv(wr)
+    }
+
+    /// Connects to `peer`: through INIT (where it is not there yet) and RTR to RTS.
+    ///
+    /// # Errors
+    /// An attribute that is not possible, or a peer that cannot be reached.
+    pub fn connect(self, peer: Endpoint, options: &ConnectOptions) -> Result<QueuePair, ConnectError> {
+        if self.qp.state() == QpState::Reset {
+            self.init(options.access)?;
+        }
+        let mut attr = QpAttr {
+            state: QpState::Rtr,
+            addr: AddressVector {
+                dgid: peer.gid,
+                sgid_index: options.gid_index,
+                hop_limit: options.hop_limit,
+                traffic_class: options.traffic_class,
+                flow_label: options.flow_label,
+                sl: 0,
+            },
+            path_mtu: options.path_mtu,
+            dest_qpn: peer.qpn,
+            rq_psn: peer.psn,
+            max_dest_rd_atomic: options.max_dest_rd_atomic,
+            min_rnr_timer: options.min_rnr_timer,
+            ..QpAttr::default()
+        };
+        let to_rtr = AttrMask::STATE
+            | AttrMask::AV
+            | AttrMask::PATH_MTU
+            | AttrMask::DEST_QPN
+            | AttrMask::RQ_PSN
+            | AttrMask::MAX_DEST_RD_ATOMIC
+            | AttrMask::MIN_RNR_TIMER;
+        self.qp.modify(&attr, to_rtr)?;
+        attr.state = QpState::Rts;
+        attr.sq_psn = self.psn;
+        attr.timeout = options.timeout;
+        attr.retry_cnt = options.retry_cnt;
+        attr.rnr_retry = options.rnr_retry;
+        attr.max_rd_atomic = options.max_rd_atomic;
+        let to_rts = AttrMask::STATE
+            | AttrMask::SQ_PSN
+            | AttrMask::TIMEOUT
+            | AttrMask::RETRY_CNT
+            | AttrMask::RNR_RETRY
+            | AttrMask::MAX_QP_RD_ATOMIC;
+        self.qp.modify(&attr, to_rts)?;
+        Ok(self.qp)
+    }
+
+    /// The queue pair itself, to be taken through its states by hand.
+    #[must_use]
+    pub fn into_raw(self) -> QueuePair {
+        self.qp
+    }
+}
+
+/// A queue pair. It is destroyed when dropped.
+#[derive(Debug)]
+pub struct QueuePair {
+    qpn: Qpn,
+    pd: ProtectionDomain,
+    send_cq: CompletionQueue,
+    recv_cq: CompletionQueue,
+}
+
+impl QueuePair {
+    /// Its number.
+    #[must_use]
+    pub fn qpn(&self) -> Qpn {
+        self.qpn
+    }
+
+    /// The device it is of.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        self.pd.device()
+    }
+
+    /// Where its sends complete.
+    #[must_use]
+    pub fn send_cq(&self) -> &CompletionQueue {
+        &self.send_cq
+    }
+
+    /// Where its receives complete.
+    #[must_use]
+    pub fn recv_cq(&self) -> &CompletionQueue {
+        &self.recv_cq
+    }
+
+    /// Posts a send and drives the device once.
+    ///
+    /// # Errors
+    /// Why it was not taken.
+    pub fn post_send(&self, wr: SendWr) -> Result<(), PostError> {
+        self.post_send_later(wr)?;
+        self.device().drive();
+        Ok(())
+    }
+
+    /// Posts a send without driving the device, for callers that post several: the last one of them, or the
+    /// next poll, sends them together.
+    ///
+    /// # Errors
+    /// Why it was not taken.
+    pub fn post_send_later(&self, wr: SendWr) -> Result<(), PostError> {
+        let engine = self.device().engine();
+        engine.nic().post_send(engine.now(), self.qpn, wr)
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    /// Why it was not taken.
+    pub fn post_recv(&self, wr: RecvWr) -> Result<(), PostError> {
+        let engine = self.device().engine();
+        engine.nic().post_recv(engine.now(), self.qpn, wr)
+    }
+
+    /// Changes attributes, and the state where the mask says so.
+    ///
+    /// # Errors
+    /// What is not possible, or that the peer's address cannot be resolved; then nothing has changed.
+    pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<(), ConnectError> {
+        if mask.contains(AttrMask::AV) {
+            self.resolve(attr.addr.dgid)?;
+        }
+        let engine = self.device().engine();
+        engine.nic().modify_qp(engine.now(), self.qpn, attr, mask)?;
+        self.device().drive();
+        Ok(())
+    }
+
+    /// Attributes as configured, and the state it is in.
+    #[must_use]
+    pub fn query(&self) -> (QpAttr, QpCap) {
+        let queried = self.device().engine().nic().query_qp(self.qpn);
+        queried.map_or_else(Default::default, |(attr, init)| (attr, init.cap))
+    }
+
+    /// The state it is in.
+    #[must_use]
+    pub fn state(&self) -> QpState {
+        self.query().0.state
+    }
+
+    fn resolve(&self, gid: Gid) -> Result<(), ConnectError> {
+        if gid == Gid::ZERO {
+            return Ok(());
+        }
+        let engine = self.device().engine();
+        let start = engine.now();
+        loop {
+            match engine.prepare(gid.ip()) {
+                Reachability::Ready => return Ok(()),
+                Reachability::Unreachable(reason) => return Err(ConnectError::Unreachable { gid, reason }),
+                Reachability::Pending if engine.now() - start > RESOLVE => {
+                    return Err(ConnectError::Unreachable { gid, reason: Unreachable::NoAnswer });
+                }
+                Reachability::Pending => std::thread::yield_now(),
+            }
+        }
+    }
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        let ended = self.device().engine().nic().destroy_qp(self.qpn);
+        debug_assert!(ended.is_ok(), "{ended:?}");
+    }
+}
+
+/// Why a queue pair was not connected or modified.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// An attribute or transition.
+    #[error(transparent)]
+    Modify(#[from] ModifyQpError),
+    /// No way to the peer.
+    #[error("{} cannot be reached: {reason}", gid.ip())]
+    Unreachable {
+        /// The peer.
+        gid: Gid,
+        /// Why.
+        reason: Unreachable,
+    },
+}
