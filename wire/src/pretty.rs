@@ -1,7 +1,8 @@
 //! Packets as text: [`line()`] for logs and traces, [`tree`] for learning.
 //!
 //! Tracers, the capture reader and test scripts call it. It prints any bytes whatever, whole or broken,
-//! never judges a packet by the state of a connection, and adds no newline at the end.
+//! never judges a packet by the state of a connection, and adds no newline at the end. A
+//! [`Packet`](crate::Packet) that is parsed already prints its line by itself.
 //!
 //! A line is `SRC > DST TRANSPORT OPERATION qp=Q psn=N`, the fields of the headers that the opcode has,
 //! `len=` of the payload without pad, and then what is not usual: `se` (solicited event), `ack` (the packet

@@ -33,7 +33,7 @@ fn every_vector_comes_back_byte_for_byte() {
 
 #[test]
 fn padding_beyond_the_ip_length_is_kept_apart() {
-    // A SEND_ONLY of no bytes is 58 bytes long and padded to 60: the padding is not the ICRC.
+    // Rule R-WIR-5. A SEND_ONLY of no bytes is 58 bytes long and padded to 60: the padding is not the ICRC.
     let mut bytes = vectors::bytes(vectors::C);
     let length = bytes.len();
     bytes.extend_from_slice(&[0xEE; 3]);
@@ -46,6 +46,7 @@ fn padding_beyond_the_ip_length_is_kept_apart() {
 
 #[test]
 fn up_to_two_vlan_tags_are_read() {
+    // Rule R-WIR-3.
     let bare = vectors::bytes(vectors::A);
     let one = tagged(&bare, &[(0x8100, 0x6064)]);
     let two = tagged(&bare, &[(0x88A8, 0x1001), (0x8100, 0x6064)]);

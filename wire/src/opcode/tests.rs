@@ -89,6 +89,7 @@ fn the_table_is_the_list() {
 /// Headers in wire order, payload rule and position of every operation, by hand; XRC's follow from them.
 #[test]
 fn headers_payload_and_position_of_each_operation() {
+    // Rules R-WIR-18 to R-WIR-20, R-WIR-22, R-WIR-23 and R-WIR-29.
     use ExtHeader as H;
     use PayloadRule as P;
     use Position::{First, Last, Middle, Only};

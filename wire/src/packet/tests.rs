@@ -24,7 +24,7 @@ fn error(body: &[u8]) -> ParseError {
 
 #[test]
 fn malformed_packets_of_the_field() {
-    // Rule F2.
+    // Rules R-WIR-12 to R-WIR-14 and F2.
     let unknown = Opcode::from_byte(0xFF);
     assert_eq!(error(&body(unknown, 0, 48)), ParseError::UnknownOpcode(unknown));
     assert_eq!(error(&[0xFF; 48]), ParseError::UnknownOpcode(unknown));

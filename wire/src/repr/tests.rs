@@ -80,7 +80,7 @@ fn vectors_come_back_byte_for_byte() {
 
 #[test]
 fn a_write_of_33_bytes_has_three_pad_bytes() {
-    // Rule F1.
+    // Rules R-WIR-11 and F1.
     let (_, net, _) = vector(vectors::A);
     let reth = Reth::new(VirtAddr::new(0), RKey::new(1), 33);
     let packet = PacketRepr::new(net, bth(Operation::WriteOnly, 1), [reth.into()], [7; 33]).unwrap();
@@ -145,6 +145,7 @@ fn refilling_the_icrc_changes_nothing_else() {
 }
 
 proptest! {
+    /// Rule R-WIR-30.
     #[test]
     fn what_is_written_reads_back(packet in packets()) {
         let mut bytes = Vec::new();
