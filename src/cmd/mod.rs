@@ -22,7 +22,7 @@ const USAGE: u8 = 2;
 
 /// A RoCE v2 network card in user space.
 #[derive(Debug, Parser)]
-#[command(name = "ferroce", version)]
+#[command(name = "ferroce", version, arg_required_else_help = false)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -112,12 +112,18 @@ pub(crate) fn report(err: &mut dyn Write, what: &dyn fmt::Display) {
 /// What clap says about a wrong command line, on one line: the fault, its hints and the usage.
 fn one_line(error: &clap::Error) -> String {
     let text = error.to_string();
-    let mut parts = Vec::new();
+    let mut fault = String::new();
     for line in text.lines().map(str::trim) {
         let line = line.strip_prefix("error: ").unwrap_or(line);
-        if !line.is_empty() && !line.starts_with("Usage:") && !line.starts_with("For more information") {
-            parts.push(line.to_owned());
+        if line.is_empty() || line.starts_with("Usage:") || line.starts_with("For more information") {
+            continue;
         }
+        match (fault.is_empty(), line.starts_with("tip:")) {
+            (true, _) => {}
+            (false, true) => fault.push_str("; "),
+            (false, false) => fault.push(' '),
+        }
+        fault.push_str(line);
     }
     let usage = match error.get(ContextKind::Usage) {
         Some(ContextValue::StyledStr(usage)) => usage.to_string(),
@@ -125,5 +131,5 @@ fn one_line(error: &clap::Error) -> String {
     };
     let usage = usage.trim().trim_start_matches("Usage:").trim();
     let usage = if usage.is_empty() { "ferroce --help" } else { usage };
-    format!("{}; usage: {usage}", parts.join(" "))
+    format!("{fault}; usage: {usage}")
 }

@@ -150,3 +150,7 @@ fn syndrome_name(syndrome: Syndrome) -> String {
         Syndrome::Reserved(byte) => format!("SYNDROME_{byte:#04x}"),
     }
 }
+
+#[cfg(test)]
+#[path = "flow_tests.rs"]
+mod tests;

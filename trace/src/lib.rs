@@ -5,6 +5,7 @@
 //! waits or judges: every frame is counted, whatever it holds, and no input makes it panic.
 //!
 //! ```
+//! # use ferroce_trace as trace;
 //! # fn count(file: &[u8]) -> Result<(), Box<dyn std::error::Error>> {
 //! let mut capture = trace::Capture::new(file)?;
 //! let mut summary = trace::Summary::default();
