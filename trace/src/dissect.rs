@@ -148,6 +148,7 @@ impl<'a> RocePacket<'a> {
         if !self.complete {
             return Err(ParseError::TooShort);
         }
+        // Rule R-WIR-6.
         if !self.plain {
             return Err(ParseError::NotRoce);
         }
@@ -191,7 +192,7 @@ impl fmt::Display for RocePacket<'_> {
     }
 }
 
-/// Whether the lengths in the IP and in the UDP header are of one packet.
+/// Whether the lengths in the IP and in the UDP header are of one packet (rule R-WIR-7).
 fn lengths_agree(net: &NetHeader) -> bool {
     let again = net.with_transport_len(net.transport_len());
     match (net, again) {
@@ -290,7 +291,7 @@ fn from_udp<'a>(ip: &Network<'_, 'a>, udp: &UdpSlice<'a>, complete: bool) -> Roc
     RocePacket::new(net, udp.payload(), complete, plain)
 }
 
-/// What follows the Ethernet type of RoCE v1.
+/// What follows the Ethernet type of RoCE v1 (rule R-WIR-2).
 fn from_grh(packet: &[u8], cut: bool) -> Dissection<'_> {
     let kind = FrameKind::Roce1;
     let Ok(grh) = Ipv6HeaderSlice::from_slice(packet) else { return Dissection::of_kind(kind) };
@@ -299,7 +300,7 @@ fn from_grh(packet: &[u8], cut: bool) -> Dissection<'_> {
     }
     let net = NetHeader::V1(ipv6_header(&grh));
     let captured = &packet[GRH_LEN..];
-    // Behind the length that the GRH states comes Ethernet padding.
+    // Rule R-WIR-5: behind the length that the GRH states comes Ethernet padding.
     let (body, complete) = match captured.get(..net.transport_len()) {
         Some(body) => (body, true),
         None => (captured, !cut),

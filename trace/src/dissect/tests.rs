@@ -39,6 +39,7 @@ fn line(frame: &CapturedFrame<'_>) -> String {
     dissect(frame).roce.unwrap().to_string()
 }
 
+/// Rules R-WIR-1, R-WIR-3, R-WIR-5.
 #[test]
 fn every_link_layer_leads_to_the_same_packet() {
     let ip = bytes(&packet());
@@ -66,6 +67,7 @@ fn every_link_layer_leads_to_the_same_packet() {
     }
 }
 
+/// Rules R-WIR-1, R-WIR-2.
 #[test]
 fn ipv6_and_roce_v1() {
     let v6 = bytes(&packet_over("fe80::1", "fe80::2"));
@@ -86,6 +88,7 @@ fn ipv6_and_roce_v1() {
     }
 }
 
+/// Rules R-WIR-4, R-WIR-6.
 #[test]
 fn what_is_not_roce_is_only_named() {
     let mut tcp = bytes(&packet());
@@ -144,6 +147,7 @@ fn a_packet_cut_when_captured_keeps_its_length_and_is_not_called_bad() {
     assert!(roce.to_string().ends_with(" cut"));
 }
 
+/// Rules R-WIR-7, R-WIR-13.
 #[test]
 fn a_packet_that_lies_about_its_length_is_bad() {
     // Nothing was cut off, yet the headers announce more.
@@ -165,6 +169,7 @@ fn a_packet_that_lies_about_its_length_is_bad() {
     assert!(roce.to_string().contains("malformed"), "{roce}");
 }
 
+/// Rule R-WIR-6.
 #[test]
 fn ip_options_leave_the_icrc_unchecked() {
     let plain = bytes(&packet());
