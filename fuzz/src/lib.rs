@@ -7,5 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod parse;
+mod two_nics;
 
 pub use parse::parse;
+pub use two_nics::two_nics;

@@ -58,3 +58,8 @@ impl XorShift {
 fn parse() {
     replay("parse", 2_000, ferroce_fuzz::parse);
 }
+
+#[test]
+fn two_nics() {
+    replay("two_nics", 200, ferroce_fuzz::two_nics);
+}
