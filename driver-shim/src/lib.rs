@@ -13,6 +13,7 @@ mod device;
 mod engine;
 pub mod interfaces;
 mod mr;
+mod neigh;
 pub mod oob;
 mod pd;
 mod queue_pair;

@@ -4,6 +4,12 @@
 //! right but it failed, 2 wrong command line or a named file that is not what it should be. Whatever goes
 //! wrong is said in one line on standard error.
 
+mod counters;
+mod demo;
+mod device;
+mod devinfo;
+mod interrupt;
+mod pingpong;
 mod trace;
 
 use std::ffi::OsString;
@@ -30,6 +36,12 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Move data between two soft NICs with every operation, and check every byte
+    Demo(Box<demo::Args>),
+    /// Show the device that the options give, and the host's interfaces
+    Devinfo(Box<devinfo::Args>),
+    /// Speak ibv_rc_pingpong's exchange with it or with another of this
+    Pingpong(Box<pingpong::Args>),
     /// Print the RoCE packets of capture files
     Trace(trace::Args),
 }
@@ -82,6 +94,9 @@ where
 {
     let result = match Cli::try_parse_from(args) {
         Ok(cli) => match &cli.command {
+            Command::Demo(args) => demo::run(args, out, err),
+            Command::Devinfo(args) => devinfo::run(args, out),
+            Command::Pingpong(args) => pingpong::run(args, out),
             Command::Trace(args) => trace::run(args, out, err),
         },
         Err(error) => match error.kind() {

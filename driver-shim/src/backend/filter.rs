@@ -11,6 +11,9 @@ const ALL: u32 = 0x4_0000;
 /// Offset of the network header in the kernel's load instructions.
 const NET: u32 = 0xFFF0_0000;
 
+/// Place of the Ethernet type in the kernel's load instructions; a VLAN tag is already off.
+const PROTOCOL: u32 = 0xFFFF_F000;
+
 const LOAD_BYTE: u16 = code(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS);
 const LOAD_HALF: u16 = code(libc::BPF_LD | libc::BPF_H | libc::BPF_ABS);
 const JUMP_EQUAL: u16 = code(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K);
@@ -29,33 +32,62 @@ pub(super) fn nothing() -> Vec<SockFilter> {
 /// Lets through IPv4 packets whose header is known without being seen: no options, identification 0, only
 /// "don't fragment" set.
 pub(super) fn known_ipv4_header() -> Vec<SockFilter> {
-    all_of(&[(LOAD_BYTE, NET, 0x45), (LOAD_HALF, NET + 4, 0), (LOAD_HALF, NET + 6, 0x4000)])
+    any_of(&[&[(LOAD_BYTE, NET, 0x45), (LOAD_HALF, NET + 4, 0), (LOAD_HALF, NET + 6, 0x4000)]])
 }
 
 /// Lets through IPv4 packets without options to this UDP port.
 pub(super) fn ipv4_to_port(port: u16) -> Vec<SockFilter> {
-    all_of(&[
-        (LOAD_BYTE, NET, 0x45),
-        (LOAD_BYTE, NET + 9, libc::IPPROTO_UDP.cast_unsigned()),
-        (LOAD_HALF, NET + 22, port.into()),
-    ])
+    any_of(&[&ipv4_tests(port)])
 }
 
 /// Lets through IPv6 packets without extension headers to this UDP port.
 pub(super) fn ipv6_to_port(port: u16) -> Vec<SockFilter> {
-    all_of(&[(LOAD_BYTE, NET + 6, libc::IPPROTO_UDP.cast_unsigned()), (LOAD_HALF, NET + 42, port.into())])
+    any_of(&[&ipv6_tests(port)])
 }
 
-/// A filter that lets through what passes all `tests`: load instruction, offset, expected value.
-fn all_of(tests: &[(u16, u32, u32)]) -> Vec<SockFilter> {
-    let mut program = Vec::with_capacity(2 * tests.len() + 2);
-    for (i, (load, offset, value)) in tests.iter().enumerate() {
-        // Over the rest of the tests and the accepting return.
-        let to_reject = u8::try_from(2 * (tests.len() - 1 - i) + 1).expect("a handful of tests");
-        program.push(SockFilter::new(*load, 0, 0, *offset));
-        program.push(SockFilter::new(JUMP_EQUAL, 0, to_reject, *value));
+/// Of whole frames, lets through packets to this UDP port, and with `neighbours` ARP and neighbour discovery.
+pub(super) fn frames_to_port(port: u16, neighbours: bool) -> Vec<SockFilter> {
+    let protocol = |value: i32| (LOAD_HALF, PROTOCOL, value.cast_unsigned());
+    let [ipv4, ipv6] = [protocol(libc::ETH_P_IP), protocol(libc::ETH_P_IPV6)];
+    let ipv4_to_port = [&[ipv4][..], &ipv4_tests(port)].concat();
+    let ipv6_to_port = [&[ipv6][..], &ipv6_tests(port)].concat();
+    let discovery = |kind| {
+        [ipv6, (LOAD_BYTE, NET + 6, libc::IPPROTO_ICMPV6.cast_unsigned()), (LOAD_BYTE, NET + 40, kind)]
+    };
+    let (solicitation, advertisement) = (discovery(135), discovery(136));
+    let arp = [protocol(libc::ETH_P_ARP)];
+    let all: [&[Test]; 5] = [&ipv4_to_port, &ipv6_to_port, &arp, &solicitation, &advertisement];
+    any_of(if neighbours { &all } else { &all[..2] })
+}
+
+/// A load instruction, its offset, and the value that must be there.
+type Test = (u16, u32, u32);
+
+fn ipv4_tests(port: u16) -> [Test; 3] {
+    [
+        (LOAD_BYTE, NET, 0x45),
+        (LOAD_BYTE, NET + 9, libc::IPPROTO_UDP.cast_unsigned()),
+        (LOAD_HALF, NET + 22, port.into()),
+    ]
+}
+
+fn ipv6_tests(port: u16) -> [Test; 2] {
+    [(LOAD_BYTE, NET + 6, libc::IPPROTO_UDP.cast_unsigned()), (LOAD_HALF, NET + 42, port.into())]
+}
+
+/// A filter that lets through what passes all tests of any of the `alternatives`. A load beyond the end of a
+/// packet rejects it.
+fn any_of(alternatives: &[&[Test]]) -> Vec<SockFilter> {
+    let mut program = Vec::new();
+    for tests in alternatives {
+        for (i, (load, offset, value)) in tests.iter().enumerate() {
+            // Over the rest of the tests and the accepting return, to the next alternative.
+            let to_next = u8::try_from(2 * (tests.len() - 1 - i) + 1).expect("a handful of tests");
+            program.push(SockFilter::new(*load, 0, 0, *offset));
+            program.push(SockFilter::new(JUMP_EQUAL, 0, to_next, *value));
+        }
+        program.push(SockFilter::new(RETURN, 0, 0, ALL));
     }
-    program.push(SockFilter::new(RETURN, 0, 0, ALL));
     program.push(SockFilter::new(RETURN, 0, 0, 0));
     program
 }

@@ -91,7 +91,7 @@ pub(super) fn roce_port(address: IpAddr, scope: u32) -> SockAddr {
 }
 
 /// The address family of `address`.
-pub(super) fn domain(address: IpAddr) -> Domain {
+pub(crate) fn domain(address: IpAddr) -> Domain {
     if address.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 }
 }
 

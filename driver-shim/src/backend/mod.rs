@@ -17,13 +17,19 @@ mod filter;
 mod local;
 mod loopback;
 mod owner;
+mod packet;
 mod raw;
 mod udp;
 
+#[cfg(test)]
+mod namespace;
+
 pub use error::OpenError;
 pub use local::Local;
+pub(crate) use local::domain;
 pub use loopback::{Hub, Loopback};
 pub use owner::PortOwner;
+pub use packet::{Packet, PacketConfig};
 pub use raw::Raw;
 pub use udp::{Udp, UdpConfig};
 
@@ -78,8 +84,8 @@ pub trait Backend: Send + fmt::Debug {
         Reachability::Ready
     }
 
-    /// Does what is due: repeats unanswered address resolution, gives up on it. Call it when
-    /// [`Backend::poll_timeout`] has passed, and once a pass is harmless.
+    /// Tells the time and does what is due: repeats unanswered address resolution, gives up on it, releases
+    /// delayed packets. Call it once a pass, before the others, and when [`Backend::poll_timeout`] has passed.
     fn poll(&mut self, now: Instant) {
         let _ = now;
     }

@@ -141,6 +141,11 @@ pub(crate) struct Control<'a> {
 }
 
 impl Control<'_> {
+    /// Whether it is of this level and kind.
+    pub(crate) fn is(&self, level: c_int, kind: c_int) -> bool {
+        (self.level, self.kind) == (level, kind)
+    }
+
     /// The value as a number: the kernel writes one byte or a native integer.
     pub(crate) fn number(&self) -> Option<u32> {
         match self.data {

@@ -3,8 +3,10 @@
 //! The back ends call it. Nothing here keeps a pointer beyond the call it was made for, and nothing decides
 //! anything: errors are those of the kernel.
 
+mod link;
 mod mmsg;
 mod socket;
 
+pub(crate) use link::{bind_link, join_promiscuous};
 pub(crate) use mmsg::{BURST, ControlBuf, Inbox, Incoming, Outgoing, send_many};
 pub(crate) use socket::{interface_mtu, set_option, wait_readable};

@@ -10,7 +10,7 @@ use libc::{c_int, socklen_t};
 const INT_LEN: socklen_t = size_of::<c_int>() as socklen_t;
 
 /// Turns the -1 of a system call into its error.
-fn check(result: c_int) -> io::Result<c_int> {
+pub(super) fn check(result: c_int) -> io::Result<c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 

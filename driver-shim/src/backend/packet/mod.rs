@@ -1,0 +1,351 @@
+//! Ethernet frames on one interface, through a packet socket.
+//!
+//! The device is known by the interface's own addresses, the kernel keeps ARP and neighbour discovery, and
+//! shield sockets keep it from answering RoCE packets; or it is a host of its own on that wire, with its own
+//! Ethernet and IP addresses, and answers and asks itself. Needs CAP_NET_RAW.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+
+use mio::unix::SourceFd;
+use mio::{Interest, Registry, Token, Waker};
+use socket2::{Domain, Socket, Type};
+use wire::batch::{Caps, HeaderKnowledge, IpIdRule, RxBurst, TxBatch};
+use wire::{Instant, Mac, NetHeader, ROCE_V2_PORT};
+
+use self::frame::{Frame, Head, OFFLOAD_LEN, SUPER_FRAME};
+use super::local::{receive_capacity, shield, window};
+use super::{BURST, Backend, IoCounters, OpenError, Reachability, filter, send_all};
+use crate::interfaces::{GidTable, Interface};
+use crate::neigh::{Answer, Hop, Host, Kernel, Lookup, Resolver, Table};
+use crate::sys::{self, Inbox, Outgoing};
+
+mod frame;
+
+/// Most packets of one queue pair in flight, whatever the buffer holds: veth interfaces queue 256.
+const MAX_WINDOW: u32 = 128;
+
+/// Send buffer asked for: a few bursts of full frames.
+const SEND_BUFFER: i32 = 1 << 20;
+
+/// How to open the packet back end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PacketConfig {
+    /// Name of the interface.
+    pub interface: String,
+    /// Addresses of a host of its own, with their prefix lengths. Empty: the device shares the interface's
+    /// addresses.
+    pub own: Vec<(IpAddr, u8)>,
+    /// Ethernet address of a host of its own; `None` makes a locally administered one of its first address.
+    pub mac: Option<Mac>,
+}
+
+/// The packet back end.
+#[derive(Debug)]
+pub struct Packet {
+    socket: Socket,
+    table: GidTable,
+    window: u32,
+    inbox: Inbox,
+    neighbours: Table<Neighbours>,
+    mac: Mac,
+    /// Packets to the device itself, which no wire brings back.
+    looped: VecDeque<(NetHeader, Vec<u8>)>,
+    waker: Option<Arc<Waker>>,
+    now: Instant,
+    /// The kernel's count of dropped frames, as of the last frame.
+    dropped: u32,
+    counters: IoCounters,
+    /// Hold the port of a device that shares the interface's addresses; never read.
+    _shields: Vec<Socket>,
+}
+
+/// Who resolves addresses.
+#[derive(Debug)]
+enum Neighbours {
+    Kernel(Kernel),
+    Own(Host),
+}
+
+impl Resolver for Neighbours {
+    fn route(&mut self, dst: IpAddr) -> Result<Hop, super::Unreachable> {
+        match self {
+            Self::Kernel(kernel) => kernel.route(dst),
+            Self::Own(host) => host.route(dst),
+        }
+    }
+
+    fn ask(&mut self, hop: IpAddr, attempt: u32) -> Answer {
+        match self {
+            Self::Kernel(kernel) => kernel.ask(hop, attempt),
+            Self::Own(host) => host.ask(hop, attempt),
+        }
+    }
+}
+
+impl Packet {
+    /// Opens the socket.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open(config: &PacketConfig) -> Result<Self, OpenError> {
+        let interface = OpenError::interface(&config.interface)?;
+        let unfit = |reason| OpenError::Interface { name: config.interface.clone(), reason };
+        if !interface.is_up {
+            return Err(unfit("is down; `ip link set` it up"));
+        }
+        let Some(interface_mac) = interface.mac else {
+            return Err(unfit("has no Ethernet address; the udp and raw back ends work on any interface"));
+        };
+        if config.own.iter().any(|(address, _)| interface.holds(*address)) {
+            return Err(unfit("holds that address itself; leave out --ip to share its addresses"));
+        }
+        let own = !config.own.is_empty();
+        let failed = OpenError::io("set up a packet socket");
+        // Protocol 0 receives nothing, until the filter is there and the socket is bound.
+        let socket = Socket::new(Domain::PACKET, Type::RAW, None).map_err(OpenError::privileged("packet"))?;
+        socket.set_nonblocking(true).map_err(&failed)?;
+        socket.attach_filter(&filter::frames_to_port(ROCE_V2_PORT, own)).map_err(&failed)?;
+        let on = |level, option| sys::set_option(&socket, level, option, 1).map_err(&failed);
+        on(libc::SOL_SOCKET, libc::SO_RXQ_OVFL)?;
+        on(libc::SOL_PACKET, libc::PACKET_VNET_HDR)?;
+        on(libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING)?;
+        let capacity = receive_capacity(&socket).map_err(&failed)?;
+        sys::set_option(&socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, SEND_BUFFER)
+            .or_else(|_| sys::set_option(&socket, libc::SOL_SOCKET, libc::SO_SNDBUF, SEND_BUFFER))
+            .map_err(&failed)?;
+        let identity = if own {
+            sys::join_promiscuous(&socket, interface.index).map_err(&failed)?;
+            Identity::own(config)
+        } else {
+            Identity::shared(&interface, interface_mac)?
+        };
+        sys::bind_link(&socket, interface.index).map_err(&failed)?;
+        let mut packet = Self {
+            socket,
+            table: GidTable::new(&identity.addresses, identity.mac, interface.mtu),
+            mac: identity.mac,
+            window: window(capacity, MAX_WINDOW),
+            inbox: Inbox::new(SUPER_FRAME),
+            neighbours: Table::new(identity.neighbours),
+            looped: VecDeque::new(),
+            waker: None,
+            now: Instant::ZERO,
+            dropped: 0,
+            counters: IoCounters::default(),
+            _shields: identity.shields,
+        };
+        packet.send_pending();
+        Ok(packet)
+    }
+
+    /// Sends what address resolution has to say, and the packets that waited for its answers.
+    fn send_pending(&mut self) {
+        if let Neighbours::Own(host) = self.neighbours.resolver() {
+            for frame in host.take_outbox() {
+                // A question that is lost is repeated, and so is one whose answer is lost.
+                self.counters.tx_lost += u64::from(!send_one(&self.socket, &[&[0; OFFLOAD_LEN], &frame]));
+            }
+        }
+        for (mac, mut frame) in self.neighbours.released() {
+            frame::set_destination(&mut frame, mac);
+            self.counters.tx_lost += u64::from(!send_one(&self.socket, &[&frame, &[]]));
+        }
+    }
+
+    /// Receives up to `limit` frames into `rx`.
+    fn receive(&mut self, limit: usize, rx: &mut RxBurst) -> io::Result<usize> {
+        let count = match self.inbox.receive(self.socket.as_fd(), limit) {
+            // Reported once when the interface goes down; it may come up again.
+            Err(error) if error.raw_os_error() == Some(libc::ENETDOWN) => 0,
+            other => other?,
+        };
+        for received in self.inbox.iter() {
+            let drops = received.control().filter(|item| item.is(libc::SOL_SOCKET, libc::SO_RXQ_OVFL));
+            for total in drops.filter_map(|item| item.number()) {
+                self.counters.rx_lost += u64::from(total.wrapping_sub(self.dropped));
+                self.dropped = total;
+            }
+            let frame = Frame::parse(received.data).filter(|_| !received.truncated);
+            let Some(frame) = frame else {
+                self.counters.rx_lost += 1;
+                continue;
+            };
+            // Promiscuous mode shows what is for others.
+            if frame.dst != self.mac && frame.dst.0[0] & 1 == 0 {
+                continue;
+            }
+            if frame.is_udp() {
+                frame.unpack(rx, |net| self.table.index_of(net.dst_gid()).is_some());
+            } else if let Neighbours::Own(host) = self.neighbours.resolver()
+                && let Some((address, mac)) = host.on_frame(frame.bytes)
+            {
+                self.neighbours.learn(self.now, address, mac);
+            }
+        }
+        Ok(count)
+    }
+}
+
+impl Backend for Packet {
+    fn name(&self) -> &'static str {
+        "packet"
+    }
+
+    fn caps(&self) -> Caps {
+        Caps {
+            max_segments: BURST,
+            max_bytes: 1 << 16,
+            ip_id: IpIdRule::Ours,
+            sees_ip_header: true,
+            window: self.window,
+            src_port: None,
+        }
+    }
+
+    fn addresses(&self) -> &GidTable {
+        &self.table
+    }
+
+    fn recv_burst(&mut self, rx: &mut RxBurst) -> io::Result<usize> {
+        let looped = self.looped.len().min(BURST);
+        for (net, body) in self.looped.drain(..looped) {
+            rx.push(net, HeaderKnowledge::Seen, &body);
+        }
+        let count = if looped < BURST { self.receive(BURST - looped, rx)? } else { 0 };
+        if count > 0 {
+            self.send_pending();
+        }
+        Ok(looped + count)
+    }
+
+    fn send_batch(&mut self, tx: &TxBatch, from: usize) -> io::Result<usize> {
+        let Some(net) = tx.header(from) else { return Ok(0) };
+        let taken = tx.len() - from;
+        if self.table.index_of(net.dst_gid()).is_some() {
+            self.looped.extend(tx.iter().skip(from).map(|(net, body)| (net, body.to_vec())));
+            if let Some(waker) = &self.waker {
+                waker.wake()?;
+            }
+            return Ok(taken);
+        }
+        let dst = match self.neighbours.lookup(self.now, net.dst()) {
+            Lookup::Mac(mac) => mac,
+            Lookup::Pending => {
+                for (packet, body) in tx.iter().skip(from) {
+                    let head = Head::new(self.mac, Mac::default(), &packet);
+                    self.neighbours.hold(net.dst(), [head.bytes(), body].concat());
+                }
+                self.send_pending();
+                return Ok(taken);
+            }
+            Lookup::Unreachable(_) => {
+                self.counters.tx_lost += taken as u64;
+                return Ok(taken);
+            }
+        };
+        let mut heads = [Head::EMPTY; BURST];
+        send_all(tx.len(), from, &mut self.counters.tx_lost, |at| {
+            for (head, (net, _)) in heads.iter_mut().zip(tx.iter().skip(at)) {
+                *head = Head::new(self.mac, dst, &net);
+            }
+            let frames = heads.iter().zip(tx.iter().skip(at)).map(|(head, (_, body))| Outgoing {
+                parts: [head.bytes(), body, &[]],
+                to: None,
+                control: None,
+            });
+            sys::send_many(self.socket.as_fd(), frames)
+        })
+    }
+
+    fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        registry.register(&mut SourceFd(&self.socket.as_raw_fd()), token, Interest::READABLE)
+    }
+
+    fn set_waker(&mut self, waker: Arc<Waker>) {
+        self.waker = Some(waker);
+    }
+
+    fn prepare(&mut self, now: Instant, dst: IpAddr) -> Reachability {
+        self.now = now;
+        if self.table.index_of(dst.into()).is_some() {
+            return Reachability::Ready;
+        }
+        let lookup = self.neighbours.lookup(now, dst);
+        self.send_pending();
+        lookup.into()
+    }
+
+    fn poll(&mut self, now: Instant) {
+        self.now = now;
+        if self.neighbours.poll(now) {
+            self.send_pending();
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.neighbours.poll_timeout()
+    }
+
+    fn counters(&self) -> IoCounters {
+        IoCounters { tx_lost: self.counters.tx_lost + self.neighbours.lost(), ..self.counters }
+    }
+}
+
+/// Who a device is on the wire.
+struct Identity {
+    neighbours: Neighbours,
+    addresses: Vec<IpAddr>,
+    mac: Mac,
+    shields: Vec<Socket>,
+}
+
+impl Identity {
+    /// A host of its own.
+    fn own(config: &PacketConfig) -> Self {
+        let first = config.own.first().map(|(address, _)| *address);
+        let made = || GidTable::new(first.as_slice(), Mac::default(), 0).mac();
+        let mac = config.mac.unwrap_or_else(made);
+        let mut host = Host::new(mac, &config.own);
+        host.announce();
+        Self { addresses: host.addresses(), neighbours: Neighbours::Own(host), mac, shields: Vec::new() }
+    }
+
+    /// The host's, on `interface`.
+    fn shared(interface: &Interface, mac: Mac) -> Result<Self, OpenError> {
+        let mut addresses: Vec<IpAddr> = interface.addresses.iter().map(|(address, _)| *address).collect();
+        let mut shields = Vec::new();
+        for address in &addresses {
+            match shield(*address, interface.index) {
+                Ok(socket) => shields.push(socket),
+                // An address that is still being tested for duplicates cannot be bound; nobody else can either.
+                Err(OpenError::NoSuchAddress { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if interface.link_local().is_none() {
+            // Reached without neighbour discovery: the address says the Ethernet address.
+            addresses.push(mac.link_local_gid().ip());
+        }
+        let kernel = Kernel::new(interface.clone()).map_err(OpenError::io("open an rtnetlink socket"))?;
+        Ok(Self { neighbours: Neighbours::Kernel(kernel), addresses, mac, shields })
+    }
+}
+
+/// Sends one frame; says whether it left.
+fn send_one(socket: &Socket, [head, rest]: &[&[u8]; 2]) -> bool {
+    let frame = Outgoing { parts: [head, rest, &[]], to: None, control: None };
+    match sys::send_many(socket.as_fd(), std::iter::once(frame)) {
+        Ok(sent) => sent == 1,
+        Err(error) => {
+            tracing::debug!(%error, "a frame could not be sent");
+            false
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,201 @@
+use std::time::Duration;
+
+use wire::{Gid, icrc};
+
+use super::*;
+use crate::backend::namespace::{self, ENDS, MACS};
+use crate::backend::{Local, Raw, Unreachable};
+
+/// Limit of any wait of a test; reached only by a failure.
+const LIMIT: Duration = Duration::from_secs(10);
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().expect("address")
+}
+
+/// A host of its own on one end of the pair.
+fn own(end: usize, addresses: &[&str]) -> Packet {
+    let own = addresses.iter().map(|text| (ip(text), if text.contains(':') { 64 } else { 24 })).collect();
+    let config = PacketConfig { interface: ENDS[end].into(), own, mac: None };
+    Packet::open(&config).expect("the packet back end opens")
+}
+
+/// The host's own identity on one end of the pair.
+fn shared(end: usize) -> Packet {
+    let config = PacketConfig { interface: ENDS[end].into(), own: Vec::new(), mac: None };
+    Packet::open(&config).expect("the packet back end opens")
+}
+
+fn batch(src: IpAddr, dst: IpAddr, caps: &Caps, count: usize, len: usize) -> TxBatch {
+    let net = NetHeader::v2(src, dst, 0xC123, 0x6A, 17).expect("one family");
+    let mut tx = TxBatch::new();
+    tx.begin(net, caps, 0xFFFE);
+    for _ in 0..count {
+        tx.push(len).fill(3);
+    }
+    tx.seal();
+    tx
+}
+
+/// Waits until `receiver` has `count` packets, while `sender` takes its part in address resolution.
+fn exchange(sender: &mut Packet, receiver: &mut Packet, count: usize) -> RxBurst {
+    let (mut rx, mut answers) = (RxBurst::new(), RxBurst::new());
+    while rx.len() < count {
+        sender.recv_burst(&mut answers).expect("receives");
+        if receiver.recv_burst(&mut rx).expect("receives") == 0 {
+            // The other side may be the one that is asked, so neither may wait for long alone.
+            let pause = Duration::from_millis(2);
+            if !sys::wait_readable(receiver.socket.as_fd(), pause).expect("poll") {
+                sender.poll(sender.now + pause.into());
+                assert!(sender.now < Instant::ZERO + LIMIT.into(), "nothing arrives");
+            }
+        }
+    }
+    rx
+}
+
+fn assert_same(rx: &RxBurst, tx: &TxBatch) {
+    assert_eq!(rx.len(), tx.len());
+    for ((packet, body), (sent, sent_body)) in rx.iter().zip(tx.iter()) {
+        assert_eq!((packet.net, body), (sent, sent_body));
+        assert!(icrc::verify(&packet.net, body));
+    }
+}
+
+fn hosts_of_their_own() {
+    let (mut a, mut b) = (own(0, &["10.88.0.1", "fd88::1"]), own(1, &["10.88.0.2", "fd88::2"]));
+    assert_eq!(a.addresses().gids()[0], a.addresses().mac().link_local_gid());
+    for i in 1..3 {
+        let (src, dst) = (a.addresses().gids()[i].ip(), b.addresses().gids()[i].ip());
+        // Whoever does not know the other yet asks, and the packets wait for the answer.
+        let tx = batch(src, dst, &a.caps(), 5, 4112);
+        assert_eq!(a.send_batch(&tx, 0).expect("sends"), 5);
+        assert_same(&exchange(&mut a, &mut b, 5), &tx);
+        let back = batch(dst, src, &b.caps(), 5, 4112);
+        assert_eq!(b.send_batch(&back, 0).expect("takes"), 5);
+        assert_same(&exchange(&mut b, &mut a, 5), &back);
+        assert_eq!(b.prepare(b.now, src), Reachability::Ready);
+    }
+    let (src, dst) = (a.addresses().gids()[0].ip(), b.addresses().gids()[0].ip());
+    let tx = batch(src, dst, &a.caps(), 1, 16);
+    assert_eq!(a.prepare(a.now, dst), Reachability::Ready, "its address shows its Ethernet address");
+    a.send_batch(&tx, 0).expect("sends");
+    assert_same(&exchange(&mut a, &mut b, 1), &tx);
+    assert_eq!((a.counters(), b.counters()), (IoCounters::default(), IoCounters::default()));
+}
+
+#[test]
+fn hosts_of_their_own_find_each_other_and_exchange_packets() {
+    namespace::run(
+        "backend::packet::tests::hosts_of_their_own_find_each_other_and_exchange_packets",
+        hosts_of_their_own,
+    );
+}
+
+fn shared_addresses() {
+    namespace::ip("address add 10.88.1.1/24 dev veth0");
+    namespace::ip("address add fd88:1::1/64 dev veth0 nodad");
+    namespace::ip("route add 192.0.2.0/24 via 10.88.1.2");
+    let (mut a, mut b) = (shared(0), own(1, &["10.88.1.2", "fd88:1::2"]));
+    assert_eq!(a.addresses().mac(), Mac(MACS[0]));
+    assert_eq!(a.addresses().gids()[0], Mac(MACS[0]).link_local_gid());
+    for i in 1..3 {
+        let (src, dst) = (a.addresses().gids()[i].ip(), b.addresses().gids()[i].ip());
+        let tx = batch(src, dst, &a.caps(), 5, 1040);
+        assert_eq!(a.send_batch(&tx, 0).expect("takes"), 5);
+        assert_same(&exchange(&mut a, &mut b, 5), &tx);
+        let back = batch(dst, src, &b.caps(), 5, 1040);
+        assert_eq!(b.send_batch(&back, 0).expect("sends"), 5);
+        assert_same(&exchange(&mut b, &mut a, 5), &back);
+    }
+    let (src, beyond) = (ip("10.88.1.1"), ip("192.0.2.9"));
+    assert_eq!(a.prepare(a.now, beyond), Reachability::Ready, "through the gateway, which is known");
+    assert_eq!(a.prepare(a.now, src), Reachability::Ready, "itself");
+    let tx = batch(src, src, &a.caps(), 2, 64);
+    a.send_batch(&tx, 0).expect("sends");
+    let mut rx = RxBurst::new();
+    a.recv_burst(&mut rx).expect("receives");
+    assert_same(&rx, &tx);
+    // The shield holds the port against other devices.
+    assert!(matches!(Raw::open(&Local::Address(src)), Err(OpenError::PortInUse { .. })));
+    assert_eq!(a.counters(), IoCounters::default());
+}
+
+#[test]
+fn a_device_with_the_hosts_addresses_uses_the_kernels_neighbours_and_routes() {
+    namespace::run(
+        "backend::packet::tests::a_device_with_the_hosts_addresses_uses_the_kernels_neighbours_and_routes",
+        shared_addresses,
+    );
+}
+
+fn super_frames() {
+    namespace::ip("address add 10.88.2.1/24 dev veth0");
+    let mut b = own(1, &["10.88.2.2"]);
+    let kernel = std::net::UdpSocket::bind("10.88.2.1:4791").expect("free port");
+    sys::set_option(&kernel, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO).expect("option");
+    sys::set_option(&kernel, libc::IPPROTO_UDP, libc::UDP_SEGMENT, 1040).expect("option");
+    let body = [[1; 1040], [2; 1040], [3; 1040]].concat();
+    kernel.send_to(&body, "10.88.2.2:4791").expect("sends");
+    let mut rx = RxBurst::new();
+    while rx.len() < 3 {
+        assert!(sys::wait_readable(b.socket.as_fd(), LIMIT).expect("poll"), "nothing arrives");
+        b.recv_burst(&mut rx).expect("receives");
+    }
+    for (i, (packet, body)) in (0..).zip(rx.iter()) {
+        let NetHeader::V4(ip, udp) = packet.net else { panic!("IPv4") };
+        assert_eq!((ip.id, ip.total_len, udp.len), (i, 1068, 1048));
+        assert_eq!(body, &[u8::try_from(i).expect("few") + 1; 1040]);
+    }
+}
+
+#[test]
+fn super_frames_of_a_kernel_sender_are_taken_apart() {
+    namespace::run("backend::packet::tests::super_frames_of_a_kernel_sender_are_taken_apart", super_frames);
+}
+
+fn silence() {
+    let mut a = own(0, &["10.88.3.1"]);
+    let (src, dst) = (ip("10.88.3.1"), ip("10.88.3.9"));
+    a.send_batch(&batch(src, dst, &a.caps(), 3, 64), 0).expect("takes");
+    while let Some(due) = a.poll_timeout() {
+        a.poll(due);
+    }
+    let expected = Reachability::Unreachable(Unreachable::NoAnswer);
+    assert_eq!(a.prepare(a.now, dst), expected);
+    assert_eq!(a.counters(), IoCounters { tx_lost: 3, rx_lost: 0 });
+    let expected = Reachability::Unreachable(Unreachable::NoRoute);
+    assert_eq!(a.prepare(a.now, ip("192.0.2.1")), expected);
+}
+
+#[test]
+fn a_silent_neighbour_becomes_unreachable() {
+    namespace::run("backend::packet::tests::a_silent_neighbour_becomes_unreachable", silence);
+}
+
+fn unfit_interfaces() {
+    namespace::ip("address add 10.88.4.1/24 dev veth0");
+    namespace::ip("link set veth1 down");
+    let open = |interface: &str, own: &[(IpAddr, u8)]| {
+        let config = PacketConfig { interface: interface.into(), own: own.to_vec(), mac: None };
+        Packet::open(&config).expect_err("unfit").to_string()
+    };
+    assert!(open("veth1", &[]).contains("is down"));
+    assert!(open("lo", &[]).contains("no Ethernet address"));
+    assert!(open("veth0", &[(ip("10.88.4.1"), 24)]).contains("holds that address itself"));
+    assert!(open("nosuch0", &[]).contains("veth0"), "names those that there are");
+}
+
+#[test]
+fn unfit_interfaces_are_explained() {
+    namespace::run("backend::packet::tests::unfit_interfaces_are_explained", unfit_interfaces);
+}
+
+#[test]
+fn an_own_ethernet_address_is_made_of_the_ip_address() {
+    let config = PacketConfig { interface: String::new(), own: vec![(ip("10.88.0.7"), 24)], mac: None };
+    let identity = Identity::own(&config);
+    assert_eq!(identity.mac, Mac([2, 0, 10, 88, 0, 7]));
+    let expected = [identity.mac.link_local_gid(), Gid::from(ip("10.88.0.7"))];
+    assert_eq!(identity.addresses.into_iter().map(Gid::from).collect::<Vec<_>>(), expected);
+}

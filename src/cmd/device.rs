@@ -1,0 +1,217 @@
+//! The options that every command which opens a device takes, and the opening.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use driver_shim::backend::{Backend, Hub, Local, OpenError, Packet, PacketConfig, Raw, Udp, UdpConfig};
+use driver_shim::{Device, DeviceBuilder};
+use fabric::{FaultKind, FaultSpec};
+use wire::Mac;
+
+use crate::cmd::Failure;
+
+/// Ways to send and receive packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum BackendKind {
+    /// Ordinary UDP sockets; no privilege
+    Udp,
+    /// In memory, within this process
+    Loopback,
+    /// Header-included raw socket; needs CAP_NET_RAW
+    Raw,
+    /// AF_PACKET on an interface; needs CAP_NET_RAW
+    Packet,
+}
+
+/// Options for the device.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Device")]
+pub(crate) struct DeviceArgs {
+    /// Packet I/O [default: udp; packet where --ip is given]
+    #[arg(long, value_enum)]
+    backend: Option<BackendKind>,
+    /// Own address; without it and --dev, udp takes the first free of 127.0.0.2, 127.0.0.3, …
+    #[arg(long, value_name = "ADDR")]
+    bind: Option<IpAddr>,
+    /// Network interface, with all its addresses
+    #[arg(short = 'd', long, value_name = "IFNAME")]
+    dev: Option<String>,
+    /// Be a host of its own on --dev with this address; may be given several times
+    #[arg(long, value_name = "ADDR/LEN", value_parser = parse_prefix)]
+    ip: Vec<(IpAddr, u8)>,
+    /// Ethernet address of the host of its own
+    #[arg(long, value_parser = parse_mac)]
+    mac: Option<Mac>,
+    /// Seed of everything random, faults included
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Write every packet to this pcapng file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) pcap: Option<PathBuf>,
+    #[command(flatten)]
+    faults: FaultArgs,
+}
+
+/// Faults to inject.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Faults: [tx:|rx:]P or [tx:|rx:]qp=Q,psn=+N,pass=K")]
+struct FaultArgs {
+    /// Lose packets
+    #[arg(long, value_name = "WHICH", value_parser = |s: &str| FaultSpec::parse(FaultKind::Drop, s))]
+    drop: Vec<FaultSpec>,
+    /// Send packets twice
+    #[arg(long, value_name = "WHICH", value_parser = |s: &str| FaultSpec::parse(FaultKind::Duplicate, s))]
+    dup: Vec<FaultSpec>,
+    /// Flip a bit of packets
+    #[arg(long, value_name = "WHICH", value_parser = |s: &str| FaultSpec::parse(FaultKind::Corrupt, s))]
+    corrupt: Vec<FaultSpec>,
+    /// Let the next packet overtake
+    #[arg(long, value_name = "WHICH", value_parser = |s: &str| FaultSpec::parse(FaultKind::Reorder, s))]
+    reorder: Vec<FaultSpec>,
+    /// Hold packets back, as in --delay 1%:2ms
+    #[arg(long, value_name = "WHICH:TIME", value_parser = |s: &str| FaultSpec::parse(FaultKind::Delay, s))]
+    delay: Vec<FaultSpec>,
+}
+
+impl FaultArgs {
+    fn specs(&self) -> Vec<FaultSpec> {
+        [&self.drop, &self.dup, &self.corrupt, &self.reorder, &self.delay]
+            .into_iter()
+            .flatten()
+            .copied()
+            .collect()
+    }
+}
+
+impl DeviceArgs {
+    /// The back end that is meant.
+    pub(crate) fn backend(&self) -> BackendKind {
+        let default = if self.ip.is_empty() { BackendKind::Udp } else { BackendKind::Packet };
+        self.backend.unwrap_or(default)
+    }
+
+    /// Opens the one device of a command.
+    pub(crate) fn open(&self) -> Result<Device, Failure> {
+        let backend: Box<dyn Backend> = match self.backend() {
+            BackendKind::Loopback => {
+                return Err(Failure::Usage(
+                    "the loopback back end reaches only devices of the same process; use udp (no privilege), \
+                     raw or packet"
+                        .into(),
+                ));
+            }
+            BackendKind::Udp => {
+                Box::new(Udp::open(&UdpConfig { local: self.local()?, ..UdpConfig::default() })?)
+            }
+            BackendKind::Raw => Box::new(Raw::open(&self.local()?)?),
+            BackendKind::Packet => Box::new(Packet::open(&self.packet_config()?)?),
+        };
+        self.finish(backend, 0)
+    }
+
+    /// Opens the two devices of a command that needs no other end, on loopback.
+    pub(crate) fn open_two(&self) -> Result<[Device; 2], Failure> {
+        if self.dev.is_some() || !self.ip.is_empty() || self.backend() == BackendKind::Packet {
+            return Err(Failure::Usage(
+                "this command makes both ends on the loopback interface: choose the back end udp, loopback or raw, \
+                 without --dev and --ip"
+                    .into(),
+            ));
+        }
+        let hub = Hub::default();
+        let open = |which: u8| -> Result<Device, Failure> {
+            let local = match self.bind {
+                Some(first) => Local::Address(nth_after(first, which)),
+                None => Local::FreeLoopback,
+            };
+            let backend: Box<dyn Backend> = match self.backend() {
+                BackendKind::Loopback => {
+                    let first = self.bind.unwrap_or_else(|| [127, 0, 0, 2].into());
+                    Box::new(hub.attach(nth_after(first, which))?)
+                }
+                BackendKind::Raw => Box::new(Raw::open(&local)?),
+                _ => Box::new(Udp::open(&UdpConfig { local, ..UdpConfig::default() })?),
+            };
+            self.finish(backend, u64::from(which))
+        };
+        Ok([open(0)?, open(1)?])
+    }
+
+    fn local(&self) -> Result<Local, Failure> {
+        if !self.ip.is_empty() || self.mac.is_some() {
+            return Err(Failure::Usage(
+                "--ip and --mac make a host of its own: they need --backend packet and --dev".into(),
+            ));
+        }
+        match (&self.bind, &self.dev) {
+            (Some(_), Some(_)) => Err(Failure::Usage(
+                "--bind names an address and --dev an interface with all of its own: give one of them".into(),
+            )),
+            (Some(address), None) => Ok(Local::Address(*address)),
+            (None, Some(name)) => Ok(Local::Interface(name.clone())),
+            (None, None) => Ok(Local::FreeLoopback),
+        }
+    }
+
+    fn packet_config(&self) -> Result<PacketConfig, Failure> {
+        let Some(interface) = self.dev.clone() else {
+            return Err(Failure::Usage(
+                "the packet back end needs an interface: --dev IFNAME (see `ferroce devinfo`)".into(),
+            ));
+        };
+        if self.bind.is_some() {
+            return Err(Failure::Usage(
+                "the packet back end takes the interface's addresses, or its own with --ip: drop --bind"
+                    .into(),
+            ));
+        }
+        if self.mac.is_some() && self.ip.is_empty() {
+            return Err(Failure::Usage("--mac needs --ip: it is the address of a host of its own".into()));
+        }
+        Ok(PacketConfig { interface, own: self.ip.clone(), mac: self.mac })
+    }
+
+    fn finish(&self, backend: Box<dyn Backend>, which: u64) -> Result<Device, Failure> {
+        let mut builder: DeviceBuilder = Device::boxed(backend);
+        if let Some(seed) = self.seed {
+            builder = builder.seed(seed.wrapping_add(which));
+        }
+        builder.open().map_err(|error| Failure::Failed(format!("cannot start the device: {error}")))
+    }
+}
+
+impl From<OpenError> for Failure {
+    fn from(error: OpenError) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+fn nth_after(first: IpAddr, n: u8) -> IpAddr {
+    match first {
+        IpAddr::V4(v4) => IpAddr::V4(v4.to_bits().wrapping_add(u32::from(n)).into()),
+        IpAddr::V6(v6) => IpAddr::V6(v6.to_bits().wrapping_add(u128::from(n)).into()),
+    }
+}
+
+fn parse_prefix(text: &str) -> Result<(IpAddr, u8), String> {
+    let right = "write ADDR/LEN, such as 10.0.0.7/24 or fd00::7/64";
+    let (address, length) = text.split_once('/').ok_or(right)?;
+    let address: IpAddr = address.parse().map_err(|_| right)?;
+    let most = if address.is_ipv4() { 32 } else { 128 };
+    let length = length.parse().ok().filter(|length| *length <= most).ok_or(right)?;
+    Ok((address, length))
+}
+
+fn parse_mac(text: &str) -> Result<Mac, String> {
+    let right = "write six bytes, such as 02:00:00:00:00:07";
+    let mut mac = [0; 6];
+    let mut parts = text.split(':');
+    for byte in &mut mac {
+        let part = parts.next().filter(|part| part.len() == 2).ok_or(right)?;
+        *byte = u8::from_str_radix(part, 16).map_err(|_| right)?;
+    }
+    if parts.next().is_some() || mac[0] & 1 != 0 {
+        return Err(right.into());
+    }
+    Ok(Mac(mac))
+}

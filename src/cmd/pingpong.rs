@@ -1,0 +1,293 @@
+//! `ferroce pingpong`: the exchange and traffic of `ibv_rc_pingpong`; either end can be the stock tool.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use driver_shim::oob::{DEFAULT_PORT, Exchange, OobError};
+use driver_shim::{CompletionQueue, ConnectError, ConnectOptions, Device, Endpoint, MemoryRegion, QueuePair};
+use qp::{Access, Completion, QpType, RecvWr, SendWr, WcStatus};
+use wire::Mtu;
+
+use crate::cmd::Failure;
+use crate::cmd::device::DeviceArgs;
+use crate::cmd::interrupt::Interrupt;
+
+/// Command line of `ferroce pingpong`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// The server; without it, be one
+    #[arg(value_name = "HOST")]
+    host: Option<String>,
+    /// TCP port of the exchange
+    #[arg(short, long, default_value_t = DEFAULT_PORT)]
+    port: u16,
+    /// Path MTU: 256, 512, 1024, 2048 or 4096; the same at both ends
+    #[arg(short, long, default_value = "1024", value_parser = parse_mtu)]
+    mtu: Mtu,
+    /// Message size in bytes
+    #[arg(short, long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(..=1 << 30))]
+    size: u32,
+    /// Receives posted at a time
+    #[arg(short, long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=16_384))]
+    rx_depth: u32,
+    /// Messages each way
+    #[arg(short = 'n', long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
+    iters: u32,
+    /// Service level (accepted; there is no VLAN tag to carry it)
+    #[arg(short = 'l', long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(..8))]
+    sl: u8,
+    /// Sleep on completion events instead of polling
+    #[arg(short, long)]
+    events: bool,
+    /// Index of the own GID
+    #[arg(short, long, default_value_t = 1)]
+    gid_idx: u8,
+    /// Check the received bytes
+    #[arg(short, long)]
+    chk: bool,
+    /// Port of the device; there is only 1
+    #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=1))]
+    ib_port: u8,
+    #[command(flatten)]
+    device: DeviceArgs,
+}
+
+const SEND_WRID: u64 = 2;
+const RECV_WRID: u64 = 1;
+const PAGE: usize = 4096;
+const FILL: u8 = 0x7B;
+/// How long the device stays after the last message, so that a lost last ACK can be asked for again.
+const LINGER: Duration = Duration::from_millis(200);
+const EVENT_WAIT: Duration = Duration::from_millis(100);
+
+fn parse_mtu(text: &str) -> Result<Mtu, String> {
+    let mtu = text.parse().ok().and_then(Mtu::from_bytes);
+    mtu.ok_or_else(|| "the path MTU is 256, 512, 1024, 2048 or 4096".into())
+}
+
+impl From<OobError> for Failure {
+    fn from(error: OobError) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+impl From<ConnectError> for Failure {
+    fn from(error: ConnectError) -> Self {
+        Self::Failed(format!("cannot connect the queue pair: {error}"))
+    }
+}
+
+pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<(), Failure> {
+    let interrupt = Interrupt::watch()?;
+    let device = args.device.open()?;
+    check(args, &device)?;
+    let mut game = Game::connect(args, &device, out)?;
+    let start = now();
+    let played = game.play(&interrupt);
+    let elapsed = start.elapsed();
+    let rounds = if played.is_ok() { args.iters } else { game.sent.min(game.received) };
+    print_result(out, args.size, rounds, elapsed).map_err(Failure::output)?;
+    played?;
+    if args.chk && args.host.is_none() {
+        game.check_pages(out)?;
+    }
+    game.linger(&interrupt);
+    device.flush().map_err(|error| Failure::Failed(format!("the capture could not be written: {error}")))
+}
+
+fn check(args: &Args, device: &Device) -> Result<(), Failure> {
+    let gids = device.addresses().gids().len();
+    if usize::from(args.gid_idx) >= gids {
+        let last = gids.saturating_sub(1);
+        let index = args.gid_idx;
+        return Err(Failure::Usage(format!("there is no GID index {index}: this device has 0 to {last}")));
+    }
+    if args.mtu > device.active_mtu() {
+        let (mtu, active) = (args.mtu, device.active_mtu());
+        return Err(Failure::Usage(format!(
+            "path MTU {mtu} does not fit the interface: at most {active} (-m {active} at both ends)"
+        )));
+    }
+    Ok(())
+}
+
+/// One end of the game.
+struct Game<'a> {
+    args: &'a Args,
+    cq: CompletionQueue,
+    mr: MemoryRegion,
+    qp: QueuePair,
+    /// Receives that are posted.
+    posted: u32,
+    sent: u32,
+    received: u32,
+}
+
+impl<'a> Game<'a> {
+    fn connect(args: &'a Args, device: &Device, out: &mut dyn Write) -> Result<Self, Failure> {
+        let failed = |error: &dyn std::fmt::Display| Failure::Failed(error.to_string());
+        let pd = device.alloc_pd();
+        let cq = device.create_cq(args.rx_depth as usize + 1).map_err(|error| failed(&error))?;
+        let mr = pd
+            .register(vec![FILL; args.size as usize], Access::LOCAL_WRITE)
+            .map_err(|error| failed(&error))?;
+        let prepared = pd
+            .create_qp(QpType::Rc, &cq, &cq)
+            .max_send_wr(1)
+            .max_recv_wr(args.rx_depth)
+            .signal_all()
+            .build()
+            .map_err(|error| failed(&error))?;
+        prepared.init(Access::empty())?;
+        if args.chk && args.host.is_some() {
+            for page in (0..args.size as usize).step_by(PAGE) {
+                mr.write_at(page, &[0]).map_err(|error| failed(&error))?;
+            }
+        }
+        let receive = RecvWr::new(RECV_WRID, &[mr.slice(0..mr.len()).map_err(|error| failed(&error))?]);
+        for _ in 0..args.rx_depth {
+            prepared.post_recv(receive.clone()).map_err(|error| failed(&error))?;
+        }
+        let mine = prepared.endpoint(args.gid_idx.into());
+        print_end(out, "local address: ", &mine)?;
+        let exchange = match &args.host {
+            Some(host) => Exchange::connect(host, args.port)?,
+            None => Exchange::listen(args.port)?,
+        };
+        let options = ConnectOptions {
+            gid_index: args.gid_idx,
+            path_mtu: args.mtu,
+            access: Access::empty(),
+            ..ConnectOptions::default()
+        };
+        let (theirs, qp) =
+            exchange.swap(&mine, |theirs| prepared.connect(theirs, &options).map_err(Failure::from))?;
+        print_end(out, "remote address:", &theirs)?;
+        Ok(Self { args, cq, mr, qp, posted: args.rx_depth, sent: 0, received: 0 })
+    }
+
+    /// Sends and receives in turns until both are done.
+    fn play(&mut self, interrupt: &Interrupt) -> Result<(), Failure> {
+        let iters = self.args.iters;
+        let mut awaited = [false, true];
+        if self.args.host.is_some() {
+            self.send()?;
+            awaited[0] = true;
+        }
+        let mut completions = Vec::new();
+        while self.sent < iters || self.received < iters {
+            if interrupt.is_set() {
+                return Err(Failure::Failed(format!("interrupted after {} messages", self.received)));
+            }
+            completions.clear();
+            if self.args.events {
+                completions = self.cq.wait(16, EVENT_WAIT);
+            } else {
+                self.cq.poll_into(16, &mut completions);
+            }
+            for wc in &completions {
+                self.on_completion(wc, &mut awaited)?;
+                if self.sent < iters && awaited == [false, false] {
+                    self.send()?;
+                    awaited = [true, true];
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn on_completion(&mut self, wc: &Completion, awaited: &mut [bool; 2]) -> Result<(), Failure> {
+        if wc.status != WcStatus::Success {
+            return Err(Failure::Failed(format!(
+                "failed with status {} for wr_id {}{}",
+                wc.status,
+                wc.wr_id,
+                advice(wc.status)
+            )));
+        }
+        if wc.wr_id.value() == SEND_WRID {
+            self.sent += 1;
+            awaited[0] = false;
+            return Ok(());
+        }
+        self.received += 1;
+        awaited[1] = false;
+        self.posted -= 1;
+        if self.posted <= 1 {
+            while self.posted < self.args.rx_depth {
+                let sge =
+                    self.mr.slice(0..self.mr.len()).map_err(|error| Failure::Failed(error.to_string()))?;
+                let wr = RecvWr::new(RECV_WRID, &[sge]);
+                self.qp.post_recv(wr).map_err(|error| Failure::Failed(error.to_string()))?;
+                self.posted += 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&self) -> Result<(), Failure> {
+        let sge = self.mr.slice(0..self.mr.len()).map_err(|error| Failure::Failed(error.to_string()))?;
+        self.qp.post_send(SendWr::send(SEND_WRID, &[sge])).map_err(|error| Failure::Failed(error.to_string()))
+    }
+
+    /// Looks at the first byte of every page, as the stock tool does.
+    fn check_pages(&self, out: &mut dyn Write) -> Result<(), Failure> {
+        let mut wrong = 0;
+        for page in (0..self.mr.len()).step_by(PAGE) {
+            let byte = self.mr.to_vec(page..page + 1).map_err(|error| Failure::Failed(error.to_string()))?;
+            if byte != [0] {
+                wrong += 1;
+                writeln!(out, "invalid data in page {}", page / PAGE).map_err(Failure::output)?;
+            }
+        }
+        match wrong {
+            0 => Ok(()),
+            n => Err(Failure::Failed(format!(
+                "{n} pages hold wrong data; was the client started with -c as well?"
+            ))),
+        }
+    }
+
+    fn linger(&self, interrupt: &Interrupt) {
+        let start = now();
+        while start.elapsed() < LINGER && !interrupt.is_set() {
+            // The device's own thread answers meanwhile.
+            drop(self.cq.wait(1, LINGER / 4));
+        }
+    }
+}
+
+/// What to look at first when this happens.
+fn advice(status: WcStatus) -> &'static str {
+    match status {
+        WcStatus::RetryExcErr => "; the other end does not answer: address, GID index, path MTU or firewall?",
+        WcStatus::RemInvReqErr => "; do both ends have the same path MTU (-m) and size (-s)?",
+        _ => "",
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the game measures real time")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+fn print_end(out: &mut dyn Write, what: &str, end: &Endpoint) -> Result<(), Failure> {
+    writeln!(
+        out,
+        "  {what} LID 0x0000, QPN 0x{:06x}, PSN 0x{:06x}, GID {}",
+        end.qpn.value(),
+        end.psn.value(),
+        end.gid
+    )
+    .and_then(|()| out.flush())
+    .map_err(Failure::output)
+}
+
+fn print_result(out: &mut dyn Write, size: u32, rounds: u32, elapsed: Duration) -> std::io::Result<()> {
+    let (seconds, bytes) = (elapsed.as_secs_f64(), u64::from(size) * u64::from(rounds) * 2);
+    let micros = seconds * 1e6;
+    let per_round = if rounds == 0 { 0.0 } else { micros / f64::from(rounds) };
+    writeln!(out, "{bytes} bytes in {seconds:.2} seconds = {:.2} Mbit/sec", bytes as f64 * 8.0 / micros)?;
+    writeln!(out, "{rounds} iters in {seconds:.2} seconds = {per_round:.2} usec/iter")?;
+    out.flush()
+}
