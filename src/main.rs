@@ -5,6 +5,14 @@
 use std::io;
 use std::process::ExitCode;
 
+use tracing_subscriber::EnvFilter;
+
+/// What `tracing` says goes to standard error: warnings and worse, or what this variable asks for, such as
+/// `ferroce_driver_shim=trace`.
+const LOG: &str = "FERROCE_LOG";
+
 fn main() -> ExitCode {
+    let filter = EnvFilter::try_from_env(LOG).unwrap_or_else(|_| EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
     ExitCode::from(ferroce::cmd::run(std::env::args_os(), &mut io::stdout(), &mut io::stderr()))
 }

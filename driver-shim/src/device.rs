@@ -15,6 +15,7 @@ use crate::cq::CompletionQueue;
 use crate::engine::{Engine, lock};
 use crate::interfaces::GidTable;
 use crate::pd::ProtectionDomain;
+use crate::tracer::Events;
 
 /// A soft NIC. Clones are the same device; it closes when the last handle to it or to anything on it goes.
 #[derive(Clone)]
@@ -155,7 +156,8 @@ impl DeviceBuilder {
         self
     }
 
-    /// Lets `tracer` watch.
+    /// Lets `tracer` watch. Without one, a device that is opened while `tracing` is enabled at debug level
+    /// or finer tells it what happens.
     pub fn tracer(mut self, tracer: Box<dyn Tracer>) -> Self {
         self.tracer = Some(tracer);
         self
@@ -175,6 +177,8 @@ impl DeviceBuilder {
         let mut nic = Nic::new(config);
         if let Some(tracer) = self.tracer {
             nic.set_tracer(tracer);
+        } else if tracing::enabled!(tracing::Level::DEBUG) {
+            nic.set_tracer(Box::new(Events::new(addresses.get(1).unwrap_or_default().ip())));
         }
         let (engine, poll) = Engine::new(nic, self.backend)?;
         let background = Arc::clone(&engine);

@@ -7,7 +7,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration as StdDuration;
 
@@ -25,6 +25,8 @@ const DRIVEN: Duration = Duration::from_millis(2);
 const SPIN: Duration = Duration::from_micros(50);
 /// How long to wait before packets are offered again for which there was no room.
 const RETRY_SEND: Duration = Duration::from_micros(100);
+/// Passes without work after which a program that polls on lets others have its core for a moment.
+const IDLE_PASSES: u32 = 64;
 /// Rounds of one pass, so that a flood of packets does not keep its caller for ever.
 const ROUNDS: usize = 16;
 
@@ -34,6 +36,8 @@ pub(crate) struct Engine {
     clock: Clock,
     /// When a program last ran a pass, in nanoseconds; 0 while one waits for an event.
     driven: AtomicU64,
+    /// Passes of the program that found nothing to do, in a row.
+    idle: AtomicU32,
     stop: AtomicBool,
     waker: Arc<Waker>,
     /// The background thread stands here while a program drives the device.
@@ -80,6 +84,7 @@ impl Engine {
             io: Mutex::new(io),
             clock: Clock::new(),
             driven: AtomicU64::new(0),
+            idle: AtomicU32::new(0),
             stop: AtomicBool::new(false),
             waker,
             gate: (Mutex::new(()), Condvar::new()),
@@ -100,7 +105,14 @@ impl Engine {
     pub(crate) fn drive(&self) {
         if let Ok(mut io) = self.io.try_lock() {
             self.driven.store(self.now().as_nanos().max(1), Ordering::Relaxed);
-            self.pass(&mut io);
+            if self.pass(&mut io) {
+                self.idle.store(0, Ordering::Relaxed);
+                return;
+            }
+        }
+        // Whoever is to send what is waited for may need this core.
+        if self.idle.fetch_add(1, Ordering::Relaxed) >= IDLE_PASSES {
+            std::thread::yield_now();
         }
     }
 

@@ -19,6 +19,7 @@ mod pd;
 mod queue_pair;
 #[expect(unsafe_code, reason = "system calls that no crate wraps")]
 mod sys;
+mod tracer;
 
 pub use cq::CompletionQueue;
 pub use device::{Device, DeviceBuilder};

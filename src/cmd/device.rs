@@ -182,7 +182,13 @@ impl DeviceArgs {
 
 impl From<OpenError> for Failure {
     fn from(error: OpenError) -> Self {
-        Self::Failed(error.to_string())
+        match error {
+            // A name on the command line that means nothing here.
+            OpenError::NoSuchAddress { .. } | OpenError::NoSuchInterface { .. } => {
+                Self::Usage(error.to_string())
+            }
+            _ => Self::Failed(error.to_string()),
+        }
     }
 }
 
