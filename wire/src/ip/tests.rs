@@ -52,6 +52,8 @@ fn source_ports() {
         (0, 0x1C, 0x1D, 49964),
         (0x7_0BBD, 1, 2, 52129),
         (0xFF3B, 1, 2, 65336),
+        // Bits beyond the label do not count.
+        (0x10_0000, 0x11, 0x12, 0xC132),
     ];
     for (label, local, remote, port) in list {
         assert_eq!(source_port(label, local, remote), port, "{label:#x} {local:#x} {remote:#x}");
