@@ -37,16 +37,18 @@ impl fmt::Display for PortOwner {
 
 /// Who holds the RoCE port of `address`.
 pub(super) fn of_port(address: IpAddr) -> PortOwner {
-    let inode = ["/proc/net/udp", "/proc/net/udp6"]
-        .iter()
-        .filter_map(|path| fs::read_to_string(path).ok())
-        .find_map(|table| table.lines().skip(1).find_map(|line| holder(line, address)));
-    match inode {
+    // Sockets that come and go while the kernel writes its table may hide one that stays.
+    let tries = std::iter::repeat_with(|| look_for(address)).take(4);
+    tries.flatten().next().unwrap_or(if has_rxe() { PortOwner::Rxe } else { PortOwner::Unknown })
+}
+
+fn look_for(address: IpAddr) -> Option<PortOwner> {
+    let tables = ["/proc/net/udp", "/proc/net/udp6"].iter().filter_map(|path| fs::read_to_string(path).ok());
+    let mut lines = tables.flat_map(|table| table.lines().map(String::from).collect::<Vec<_>>());
+    match lines.find_map(|line| holder(&line, address))? {
         // Sockets of the kernel's own have no inode.
-        Some(0) => PortOwner::Rxe,
-        Some(inode) => process_with_socket(inode).unwrap_or(PortOwner::Unknown),
-        None if has_rxe() => PortOwner::Rxe,
-        None => PortOwner::Unknown,
+        0 => Some(PortOwner::Rxe),
+        inode => process_with_socket(inode),
     }
 }
 

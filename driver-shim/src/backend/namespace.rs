@@ -1,0 +1,70 @@
+//! Test support: a network namespace for one test, with a veth pair. Needs no privilege where the kernel
+//! gives user namespaces to everybody.
+
+use std::net::UdpSocket;
+use std::os::fd::AsFd;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::sys;
+
+/// Set in the process that runs inside.
+const MARK: &str = "FERROCE_TEST_NAMESPACE";
+
+/// The two ends of the pair.
+pub(super) const ENDS: [&str; 2] = ["veth0", "veth1"];
+
+/// Ethernet addresses of the ends.
+pub(super) const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0xAA, 0], [2, 0, 0, 0, 0xAA, 1]];
+
+/// Runs `body` of the test `name`, a path within this crate, in a namespace of its own: in a child process,
+/// which runs just that test. Prints why where there is no namespace to be had.
+pub(super) fn run(name: &str, body: fn()) {
+    if std::env::var_os(MARK).is_some() {
+        set_up();
+        body();
+        return;
+    }
+    let unshare = || {
+        let mut command = Command::new("unshare");
+        command.args(["--map-root-user", "--net"]);
+        command
+    };
+    match unshare().arg("true").output() {
+        Ok(output) if output.status.success() => {}
+        Ok(output) => return println!("skipped: {}", String::from_utf8_lossy(&output.stderr).trim()),
+        Err(error) => return println!("skipped: no program unshare: {error}"),
+    }
+    let this = std::env::current_exe().expect("the path of this program");
+    let output = unshare().arg(this).args([name, "--exact", "--nocapture"]).env(MARK, "1").output();
+    let output = output.expect("starts as it just did");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("1 passed"), "in the namespace:\n{said}\n{errors}");
+}
+
+/// Runs `ip` with these words.
+pub(super) fn ip(words: &str) {
+    let output = Command::new("ip").args(words.split_whitespace()).output().expect("the program ip");
+    assert!(output.status.success(), "ip {words}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn set_up() {
+    let mac = |i: usize| MACS[i].map(|byte| format!("{byte:02x}")).join(":");
+    let [a, b] = ENDS;
+    ip(&format!("link add {a} address {} mtu 4200 type veth peer {b} address {} mtu 4200", mac(0), mac(1)));
+    for end in ["lo", a, b] {
+        ip(&format!("link set {end} up"));
+    }
+    // The kernel takes up to some seconds to let packets onto a new link. It sends no event to a socket that
+    // a test would have at hand, so it is asked again and again.
+    let idle = UdpSocket::bind("127.0.0.1:0").expect("a free port");
+    for _ in 0..10_000 {
+        let up = pnet::datalink::interfaces().iter().filter(|end| end.is_up() && end.is_running()).count();
+        if up == 1 + ENDS.len() {
+            return;
+        }
+        let _ = sys::wait_readable(idle.as_fd(), Duration::from_millis(2)).expect("poll");
+    }
+    panic!("the links do not come up");
+}
