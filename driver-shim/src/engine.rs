@@ -241,9 +241,7 @@ impl Engine {
             return false;
         }
         let now = self.now();
-        if io.backend.poll_timeout().is_some_and(|due| due <= now) {
-            io.backend.poll(now);
-        }
+        io.backend.poll(now);
         io.rx.clear();
         let datagrams = match io.backend.recv_burst(&mut io.rx) {
             Ok(n) => n,

@@ -7,6 +7,7 @@
 #![deny(unsafe_code)]
 
 pub mod backend;
+pub mod capture;
 mod clock;
 mod cq;
 mod device;

@@ -110,6 +110,11 @@ impl RxBurst {
         }
     }
 
+    /// Counts `count` more malformed packets: those of another burst that is passed on into this one.
+    pub fn add_malformed(&mut self, count: u32) {
+        self.malformed += count;
+    }
+
     /// Packets for the RoCE port whose IP or UDP lengths were impossible.
     #[must_use]
     pub fn malformed(&self) -> u32 {

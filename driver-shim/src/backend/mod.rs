@@ -13,6 +13,7 @@ use wire::Instant;
 use wire::batch::{Caps, RxBurst, TxBatch};
 
 mod error;
+mod faulty;
 mod filter;
 mod local;
 mod loopback;
@@ -25,6 +26,7 @@ mod udp;
 mod namespace;
 
 pub use error::OpenError;
+pub use faulty::Faulty;
 pub use local::Local;
 pub(crate) use local::domain;
 pub use loopback::{Hub, Loopback};

@@ -1,0 +1,301 @@
+//! Faults on purpose: a back end whose packets are lost, repeated, spoiled, held back or overtaken.
+//!
+//! What happens to which packet is decided by [`fabric::Stage`]; this wrapper moves packets through it, in
+//! both directions. Directions without faults pass untouched, whole batches at a time.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use fabric::{Direction, FaultCounts, FaultSpec, Frame, Stage};
+use mio::{Registry, Token, Waker};
+use wire::batch::{Caps, HeaderKnowledge, IpIdRule, RxBurst, TxBatch};
+use wire::{Duration, Instant};
+
+use super::{BURST, Backend, IoCounters, Reachability};
+use crate::interfaces::GidTable;
+
+/// Packets that wait for room before the engine is told that there is none.
+const WAITING: usize = 4 * BURST;
+
+/// Pause before packets are offered again that found no room.
+const RETRY: Duration = Duration::from_micros(100);
+
+/// A back end with faults.
+pub struct Faulty {
+    backend: Box<dyn Backend>,
+    stage: Stage,
+    /// Whether there are faults for packets sent, and for packets received.
+    faults: [bool; 2],
+    now: Instant,
+    /// Sent packets that came through the stage and found no room yet.
+    waiting: VecDeque<Frame>,
+    single: TxBatch,
+    received: RxBurst,
+    /// How far the headers of received packets are known, by family: the same for all of a back end.
+    knowledge: [HeaderKnowledge; 2],
+}
+
+impl fmt::Debug for Faulty {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Faulty").field("backend", &self.backend).field("faults", &self.faults).finish()
+    }
+}
+
+impl Faulty {
+    /// `backend` with the faults of `specs`. The same seed and packets have the same faults.
+    #[must_use]
+    pub fn new(backend: Box<dyn Backend>, specs: &[FaultSpec], seed: u64) -> Self {
+        let any = |direction| specs.iter().any(|spec| spec.direction == direction);
+        Self {
+            backend,
+            stage: Stage::new(specs.iter().copied(), seed),
+            faults: [any(Direction::Tx), any(Direction::Rx)],
+            now: Instant::ZERO,
+            waiting: VecDeque::new(),
+            single: TxBatch::new(),
+            received: RxBurst::new(),
+            knowledge: [HeaderKnowledge::Seen; 2],
+        }
+    }
+
+    /// What was done so far in `direction`.
+    #[must_use]
+    pub fn counts(&self, direction: Direction) -> FaultCounts {
+        self.stage.counts(direction)
+    }
+
+    fn has_faults(&self, direction: Direction) -> bool {
+        self.faults[direction as usize]
+    }
+
+    /// Sends what comes out of the stage now, as far as there is room.
+    fn send_due(&mut self) -> io::Result<()> {
+        while let Some(frame) = self.stage.pop(self.now, Direction::Tx) {
+            self.waiting.push_back(frame);
+        }
+        let as_written = Caps { ip_id: IpIdRule::Ours, ..self.backend.caps() };
+        while let Some(frame) = self.waiting.front() {
+            let id = if let wire::NetHeader::V4(ip, _) = frame.net { ip.id } else { 0 };
+            self.single.begin(frame.net, &as_written, id);
+            // Not sealed: the ICRC is there already, right or spoiled.
+            self.single.push(frame.body.len()).copy_from_slice(&frame.body);
+            if self.backend.send_batch(&self.single, 0)? == 0 {
+                break;
+            }
+            self.waiting.pop_front();
+        }
+        Ok(())
+    }
+}
+
+impl Backend for Faulty {
+    fn name(&self) -> &'static str {
+        self.backend.name()
+    }
+
+    fn caps(&self) -> Caps {
+        self.backend.caps()
+    }
+
+    fn addresses(&self) -> &GidTable {
+        self.backend.addresses()
+    }
+
+    fn recv_burst(&mut self, rx: &mut RxBurst) -> io::Result<usize> {
+        if !self.has_faults(Direction::Rx) {
+            return self.backend.recv_burst(rx);
+        }
+        self.received.clear();
+        let taken = self.backend.recv_burst(&mut self.received)?;
+        rx.add_malformed(self.received.malformed());
+        for (packet, body) in self.received.iter() {
+            self.knowledge[usize::from(packet.net.dst().is_ipv6())] = packet.knowledge;
+            self.stage.push(self.now, Direction::Rx, Frame::new(packet.net, body.to_vec()));
+        }
+        let mut passed = 0;
+        while passed < BURST
+            && let Some(frame) = self.stage.pop(self.now, Direction::Rx)
+        {
+            let knowledge = self.knowledge[usize::from(frame.net.dst().is_ipv6())];
+            rx.push(frame.net, knowledge, &frame.body);
+            passed += 1;
+        }
+        Ok(taken.max(passed))
+    }
+
+    fn send_batch(&mut self, tx: &TxBatch, from: usize) -> io::Result<usize> {
+        if !self.has_faults(Direction::Tx) {
+            return self.backend.send_batch(tx, from);
+        }
+        self.send_due()?;
+        if self.waiting.len() > WAITING {
+            return Ok(0);
+        }
+        for (net, body) in tx.iter().skip(from) {
+            self.stage.push(self.now, Direction::Tx, Frame::new(net, body.to_vec()));
+        }
+        self.send_due()?;
+        Ok(tx.len().saturating_sub(from))
+    }
+
+    fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        self.backend.register(registry, token)
+    }
+
+    fn set_waker(&mut self, waker: Arc<Waker>) {
+        self.backend.set_waker(waker);
+    }
+
+    fn prepare(&mut self, now: Instant, dst: IpAddr) -> Reachability {
+        self.backend.prepare(now, dst)
+    }
+
+    fn poll(&mut self, now: Instant) {
+        self.now = now;
+        self.backend.poll(now);
+        if let Err(error) = self.send_due() {
+            // The engine's next call meets the same error and reports it.
+            tracing::debug!(%error, "a delayed packet could not be sent");
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let waiting = (!self.waiting.is_empty()).then(|| self.now + RETRY);
+        let stage = [Direction::Tx, Direction::Rx].map(|direction| self.stage.poll_timeout(direction));
+        self.backend.poll_timeout().into_iter().chain(waiting).chain(stage.into_iter().flatten()).min()
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.backend.flush()
+    }
+
+    fn counters(&self) -> IoCounters {
+        self.backend.counters()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fabric::FaultKind;
+    use wire::{NetHeader, ROCE_V2_PORT, icrc};
+
+    use super::*;
+    use crate::backend::{Hub, Loopback};
+
+    fn address(last: u8) -> IpAddr {
+        IpAddr::from([10, 0, 0, last])
+    }
+
+    /// A faulty sender at 10.0.0.1 and a faulty receiver at 10.0.0.2 with the same faults.
+    fn pair(faults: &[(FaultKind, &str)]) -> (Faulty, Faulty) {
+        let parse = |(kind, text): &(FaultKind, &str)| FaultSpec::parse(*kind, text).expect("a fault");
+        let specs: Vec<FaultSpec> = faults.iter().map(parse).collect();
+        let hub = Loopback::hub();
+        let attach = |hub: &Hub, last| Box::new(hub.attach(address(last)).expect("free"));
+        (Faulty::new(attach(&hub, 1), &specs, 1), Faulty::new(attach(&hub, 2), &specs, 1))
+    }
+
+    /// Sends `count` packets whose payload says which they are.
+    fn send(from: &mut Faulty, count: u8) {
+        let net = NetHeader::v2(address(1), address(2), ROCE_V2_PORT, 0, 64).expect("one family");
+        let mut tx = TxBatch::new();
+        tx.begin(net, &from.caps(), 100);
+        for i in 0..count {
+            tx.push(32)[16] = i;
+        }
+        tx.seal();
+        assert_eq!(from.send_batch(&tx, 0).expect("sends"), usize::from(count));
+    }
+
+    /// What arrives: which packet, and whether its ICRC is right.
+    fn receive(at: &mut Faulty) -> Vec<(u8, bool)> {
+        let mut rx = RxBurst::new();
+        while at.recv_burst(&mut rx).expect("receives") > 0 {}
+        rx.iter().map(|(packet, body)| (body[16], icrc::verify(&packet.net, body))).collect()
+    }
+
+    #[test]
+    fn faults_hit_the_direction_that_they_name() {
+        let (mut a, mut b) = pair(&[(FaultKind::Drop, "rx:1")]);
+        send(&mut a, 2);
+        assert_eq!(receive(&mut b), []);
+        assert_eq!(b.counts(Direction::Rx).dropped, 2);
+        assert_eq!(a.counts(Direction::Tx).packets, 0, "passed untouched");
+        let (mut a, mut b) = pair(&[(FaultKind::Drop, "tx:1")]);
+        send(&mut a, 2);
+        assert_eq!((receive(&mut b), a.counts(Direction::Tx).dropped), (vec![], 2));
+    }
+
+    #[test]
+    fn packets_are_repeated_and_spoiled_after_their_icrc_was_made() {
+        let (mut a, mut b) = pair(&[(FaultKind::Duplicate, "1")]);
+        send(&mut a, 2);
+        assert_eq!(receive(&mut b), [(0, true), (0, true), (1, true), (1, true)]);
+        let (mut a, mut b) = pair(&[(FaultKind::Corrupt, "tx:1")]);
+        send(&mut a, 2);
+        assert_eq!(receive(&mut b).iter().map(|(_, right)| *right).collect::<Vec<_>>(), [false; 2]);
+    }
+
+    #[test]
+    fn delayed_packets_arrive_when_their_time_has_come() {
+        for direction in ["tx", "rx"] {
+            let (mut a, mut b) = pair(&[(FaultKind::Delay, &format!("{direction}:2ms"))]);
+            send(&mut a, 2);
+            assert_eq!(receive(&mut b), []);
+            let held = if direction == "tx" { &mut a } else { &mut b };
+            let due = Instant::ZERO + Duration::from_millis(2);
+            assert_eq!(held.poll_timeout(), Some(due));
+            held.poll(due);
+            assert_eq!(receive(&mut b), [(0, true), (1, true)]);
+        }
+    }
+
+    /// A back end with room for a few packets.
+    #[derive(Debug)]
+    struct Narrow(Loopback, usize);
+
+    impl Backend for Narrow {
+        fn name(&self) -> &'static str {
+            self.0.name()
+        }
+        fn caps(&self) -> Caps {
+            self.0.caps()
+        }
+        fn addresses(&self) -> &GidTable {
+            self.0.addresses()
+        }
+        fn recv_burst(&mut self, rx: &mut RxBurst) -> io::Result<usize> {
+            self.1 = 3;
+            self.0.recv_burst(rx)
+        }
+        fn send_batch(&mut self, tx: &TxBatch, from: usize) -> io::Result<usize> {
+            if self.1 == 0 {
+                return Ok(0);
+            }
+            self.1 -= 1;
+            self.0.send_batch(tx, from)
+        }
+        fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+            self.0.register(registry, token)
+        }
+    }
+
+    #[test]
+    fn what_finds_no_room_is_sent_later_and_in_order() {
+        let hub = Loopback::hub();
+        let narrow = Narrow(hub.attach(address(1)).expect("free"), 3);
+        let never = FaultSpec::parse(FaultKind::Drop, "tx:0").expect("a fault");
+        let mut a = Faulty::new(Box::new(narrow), &[never], 1);
+        let mut b = Faulty::new(Box::new(hub.attach(address(2)).expect("free")), &[], 1);
+        send(&mut a, 5);
+        assert_eq!(receive(&mut b).len(), 3);
+        assert_eq!(a.poll_timeout(), Some(Instant::ZERO + RETRY));
+        a.recv_burst(&mut RxBurst::new()).expect("makes room");
+        a.poll(Instant::ZERO);
+        assert_eq!(receive(&mut b), [(3, true), (4, true)]);
+        assert_eq!(a.poll_timeout(), None);
+    }
+}
