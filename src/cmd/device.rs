@@ -26,7 +26,7 @@ pub(crate) enum BackendKind {
 /// Options for the device.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Device")]
-pub(crate) struct DeviceArgs {
+pub struct DeviceArgs {
     /// Packet I/O [default: udp; packet where --ip is given]
     #[arg(long, value_enum)]
     backend: Option<BackendKind>,
@@ -91,7 +91,10 @@ impl DeviceArgs {
     }
 
     /// Opens the one device of a command.
-    pub(crate) fn open(&self) -> Result<Device, Failure> {
+    ///
+    /// # Errors
+    /// Options that do not go together, or what the system says.
+    pub fn open(&self) -> Result<Device, Failure> {
         let backend: Box<dyn Backend> = match self.backend() {
             BackendKind::Loopback => {
                 return Err(Failure::Usage(

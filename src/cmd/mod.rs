@@ -12,6 +12,8 @@ mod interrupt;
 mod pingpong;
 mod trace;
 
+pub use device::DeviceArgs;
+
 use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, Write};
@@ -48,7 +50,7 @@ enum Command {
 
 /// Why a command ends early.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub enum Failure {
     /// The user must write something else. The text says what.
     Usage(String),
     /// The command line was right, but it failed. The text says why, and what would help.

@@ -54,12 +54,6 @@ impl Guest {
     fn parse<T: DeserializeOwned>(&self, value: Value) -> Outcome<T> {
         serde_json::from_value(value).map_err(|e| self.broken(e))
     }
-
-    /// The device's hardware counters, by name.
-    pub(crate) fn counters(&mut self) -> Outcome<std::collections::BTreeMap<String, u64>> {
-        let answer = self.ask(&json!({"do": "counters"}))?;
-        self.parse(answer)
-    }
 }
 
 impl Side for Guest {

@@ -7,6 +7,7 @@
 #![expect(clippy::disallowed_methods, reason = "it times what happens on a real wire")]
 
 mod bulk;
+mod card;
 mod cases;
 mod guest;
 mod pair;
@@ -18,8 +19,10 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::{Parser, ValueEnum};
+use ferroce::cmd::DeviceArgs;
 use serde::Serialize;
 
+use crate::card::Card;
 use crate::guest::Guest;
 use crate::pair::{Pair, Setup};
 use crate::side::{Failure, Op, Outcome, Side};
@@ -35,7 +38,12 @@ struct Args {
     agent_gid: u32,
     /// Another agent in the place of the card, to check the cases themselves.
     #[arg(long, value_name = "ADDR:PORT")]
-    second_agent: SocketAddr,
+    second_agent: Option<SocketAddr>,
+    /// IP version of the card's address that connections use.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(4..=6))]
+    gid_ip: u8,
+    #[command(flatten)]
+    device: DeviceArgs,
     /// What to run.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Suite::Messages, Suite::Cases, Suite::Bulk])]
     suite: Vec<Suite>,
@@ -173,16 +181,24 @@ fn bulk(card: &mut dyn Side, peer: &mut dyn Side, count: u64, report: &mut Repor
 
 fn run(args: &Args) -> Outcome<u32> {
     let mut peer = Guest::connect("peer", args.agent, args.agent_gid)?;
-    let mut card = Guest::connect("second peer", args.second_agent, args.agent_gid)?;
+    let mut card: Box<dyn Side> = match args.second_agent {
+        Some(agent) => Box::new(Guest::connect("second peer", agent, args.agent_gid)?),
+        None => {
+            let device =
+                args.device.open().map_err(|e| Failure::Broken { side: "card", what: e.to_string() })?;
+            Box::new(Card::new(&device, args.gid_ip)?)
+        }
+    };
+    let card = card.as_mut();
     let mut failed = 0;
     for &role in &args.role {
         for &mtu in &args.mtu {
             let mut report = Report { role, mtu, failed: 0 };
             for suite in &args.suite {
                 match suite {
-                    Suite::Messages => messages(&mut card, &mut peer, &args.sizes, &mut report),
-                    Suite::Cases => each_case(&mut card, &mut peer, args.lossy, &mut report),
-                    Suite::Bulk => bulk(&mut card, &mut peer, args.messages, &mut report),
+                    Suite::Messages => messages(card, &mut peer, &args.sizes, &mut report),
+                    Suite::Cases => each_case(card, &mut peer, args.lossy, &mut report),
+                    Suite::Bulk => bulk(card, &mut peer, args.messages, &mut report),
                 }
             }
             failed += report.failed;
