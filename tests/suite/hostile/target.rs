@@ -1,0 +1,306 @@
+//! The NIC under attack: its queue pairs, each of another kind, and its memory.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+
+use qp::{
+    Access, AttrMask, CqId, MrInfo, Nic, NicConfig, PdId, QpAttr, QpCap, QpInit, QpState, QpType, RecvWr,
+    SendWr, Sge,
+};
+use transport::DropReason;
+use wire::batch::{Caps, HeaderKnowledge, IpIdRule, RxBurst, TxBatch};
+use wire::{Duration, Gid, Instant, LKey, Mtu, Psn, Qpn, RKey, Syndrome, VirtAddr};
+
+use super::craft::Packet;
+use super::healthy::{self, End};
+use crate::harness::Conn;
+
+/// What a queue pair is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Allows everything, and has receives posted.
+    Open,
+    /// Allows everything, but never has a receive.
+    NoReceive,
+    /// Allows no remote access.
+    Closed,
+    /// Has one READ of the peer open at most, and requests of its own under way.
+    Asking,
+    /// Not yet ready to receive.
+    Init,
+}
+
+/// A queue pair under attack.
+pub(super) struct Target {
+    pub(super) kind: Kind,
+    pub(super) qpn: Qpn,
+    /// The PSN it expects, as far as its answers have told.
+    pub(super) expected: Psn,
+    /// The last PSN it has sent a request with.
+    pub(super) requested: Psn,
+    /// It has been torn down and set up again so often.
+    generation: u32,
+    receives: usize,
+    requests: usize,
+}
+
+/// The NIC, its queue pairs, its memory and its clock.
+pub(super) struct Targets {
+    nic: Nic,
+    far: Nic,
+    now: Instant,
+    pub(super) all: Vec<Target>,
+    cq: CqId,
+    /// Peers may do all with it.
+    pub(super) open: MrInfo,
+    buffer: MrInfo,
+    /// Regions that no peer may write, with what they hold.
+    guarded: Vec<(LKey, Vec<u8>)>,
+    /// Keys that give no right to write: of the guarded regions, and one that is no longer a key.
+    pub(super) keys: Vec<(RKey, VirtAddr)>,
+    healthy: (End, End),
+    rounds: u8,
+    received: u64,
+}
+
+impl Targets {
+    /// Where the packets come from.
+    pub(super) const ATTACKER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 3);
+    /// Where they go.
+    pub(super) const VICTIM: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+    /// Bytes of the open region.
+    pub(super) const OPEN_LEN: usize = 16 << 10;
+    const GUARDED_LEN: usize = 4096;
+    /// The attacker's queue pair.
+    const PEER: Qpn = Qpn::new(0x77);
+
+    pub(super) fn new() -> Self {
+        let mut nic = new_nic(Self::VICTIM);
+        let mut far = new_nic(Ipv4Addr::new(10, 0, 0, 2));
+        let (pd, other_pd) = (nic.alloc_pd(), nic.alloc_pd());
+        let cq = nic.create_cq(1024).unwrap();
+        let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        let mut guarded = Vec::new();
+        let mut keys = Vec::new();
+        for (pd, access) in [
+            (pd, Access::REMOTE_READ),
+            (pd, Access::LOCAL_WRITE),
+            (other_pd, Access::LOCAL_WRITE | remote),
+            (pd, Access::empty()),
+        ] {
+            let bytes: Vec<u8> = (0..=250).cycle().take(Self::GUARDED_LEN).collect();
+            let mr = nic.reg_mr(pd, bytes.clone(), access).unwrap();
+            guarded.push((mr.lkey, bytes));
+            keys.push((mr.rkey, mr.addr));
+        }
+        let open = nic.reg_mr(pd, vec![0; Self::OPEN_LEN], Access::LOCAL_WRITE | remote).unwrap();
+        let buffer = nic.reg_mr(pd, vec![0; 8192], Access::LOCAL_WRITE).unwrap();
+        let stale = nic.reg_mr(pd, vec![0; Self::GUARDED_LEN], Access::LOCAL_WRITE | remote).unwrap();
+        nic.dereg_mr(stale.lkey).unwrap();
+        keys.push((stale.rkey, stale.addr));
+        let (near_end, far_end) = (End::new(&mut nic), End::new(&mut far));
+        near_end.connect(&mut nic, (far.config().gids[0], far_end.qpn));
+        far_end.connect(&mut far, (nic.config().gids[0], near_end.qpn));
+        let kinds =
+            [Kind::Open, Kind::Open, Kind::NoReceive, Kind::Closed, Kind::Asking, Kind::Asking, Kind::Init];
+        let all = kinds.map(|kind| Target::new(&mut nic, pd, cq, kind)).into();
+        let mut targets = Self {
+            nic,
+            far,
+            now: Instant::ZERO,
+            all,
+            cq,
+            open,
+            buffer,
+            guarded,
+            keys,
+            healthy: (near_end, far_end),
+            rounds: 0,
+            received: 0,
+        };
+        for index in 0..targets.all.len() {
+            targets.set_up(index);
+        }
+        targets
+    }
+
+    /// One of the queue pairs of a kind.
+    pub(super) fn some(&self, number: u32, kind: Kind) -> usize {
+        let of_kind: Vec<_> = (0..self.all.len()).filter(|index| self.all[*index].kind == kind).collect();
+        of_kind[number as usize % of_kind.len()]
+    }
+
+    /// Gives a packet to the NIC; returns how many drops were counted.
+    pub(super) fn receive(&mut self, packet: &Packet) -> u64 {
+        self.now += Duration::from_nanos(500);
+        if self.nic.poll_timeout().is_some_and(|at| at <= self.now) {
+            self.nic.handle_timeout(self.now);
+        }
+        let mut burst = RxBurst::new();
+        match &packet.net {
+            Some(net) => burst.push(*net, HeaderKnowledge::Seen, &packet.bytes),
+            None => burst.push_ip(&packet.bytes),
+        }
+        let before = self.nic.drops().total();
+        self.nic.handle_burst(self.now, &burst);
+        self.received += 1;
+        assert_eq!(self.nic.counters().rcvd_pkts, self.received, "not counted: {packet:?}");
+        self.nic.drops().total() - before
+    }
+
+    /// Whether the NIC had the right to take `packet`, judged from outside.
+    pub(super) fn may_accept(&self, packet: &Packet) -> bool {
+        let Some(net) = packet.net else { return false };
+        let Ok(parsed) = wire::Packet::parse_body(net, &packet.bytes) else { return false };
+        let qpn = parsed.bth().dest_qp();
+        let attacked = self.all.iter().any(|target| target.qpn == qpn);
+        let is_cnp = parsed.info().kind == wire::opcode::Kind::Cnp;
+        parsed.icrc_ok() && parsed.bth().tver() == 0 && (attacked || is_cnp && qpn == self.healthy.0.qpn)
+    }
+
+    /// Takes all answers away, telling `answered` their syndromes; learns from them what is expected.
+    pub(super) fn drain(&mut self, mut answered: impl FnMut(Syndrome)) {
+        let mut batch = TxBatch::new();
+        while self.nic.poll_transmit(self.now, &mut batch) {
+            for (net, body) in batch.iter() {
+                let packet = wire::Packet::parse_body(net, body).unwrap();
+                assert!(packet.icrc_ok() && packet.bth().dest_qp() == Self::PEER, "sent: {packet}");
+                let from = net.udp().unwrap().src_port;
+                let Some(target) = self.all.iter_mut().find(|target| target.port() == from) else { continue };
+                let psn = packet.bth().psn();
+                if packet.info().kind.is_request() {
+                    target.requested = psn;
+                }
+                let Some(aeth) = packet.aeth() else { continue };
+                answered(aeth.syndrome());
+                target.expected = if aeth.syndrome().is_ack() { psn.wrapping_add(1) } else { psn };
+            }
+        }
+        while self.nic.poll_event().is_some() {}
+        self.revive();
+        self.refill();
+    }
+
+    /// The regions that peers may not write are as they were, and the connection beside works.
+    pub(super) fn check(&mut self) {
+        for (lkey, bytes) in &self.guarded {
+            assert!(self.nic.mr_bytes(*lkey, 0, bytes.len()).unwrap() == bytes, "guarded memory has changed");
+        }
+        let before = self.nic.counters().rcvd_pkts;
+        self.rounds = self.rounds.wrapping_add(1);
+        let (near, far) = &self.healthy;
+        healthy::exchange(self.now, (&mut self.nic, near), (&mut self.far, far), self.rounds);
+        self.received += self.nic.counters().rcvd_pkts - before;
+    }
+
+    pub(super) fn drops(&self) -> BTreeMap<DropReason, u64> {
+        self.nic.drops().iter().collect()
+    }
+
+    /// Whether the queue pair that a packet was made for has ended.
+    pub(super) fn has_ended(&self, index: usize) -> bool {
+        self.nic.query_qp(self.all[index].qpn).unwrap().0.state == QpState::Err
+    }
+
+    /// Sets up again what an attack has ended: to end a queue pair is in any peer's power.
+    fn revive(&mut self) {
+        for index in 0..self.all.len() {
+            if self.has_ended(index) {
+                let reset = QpAttr { state: QpState::Reset, ..QpAttr::default() };
+                self.nic.modify_qp(self.now, self.all[index].qpn, &reset, AttrMask::STATE).unwrap();
+                self.set_up(index);
+            }
+        }
+    }
+
+    fn set_up(&mut self, index: usize) {
+        let target = &mut self.all[index];
+        target.generation = target.generation.wrapping_add(1);
+        let access = match target.kind {
+            Kind::Closed => Access::empty(),
+            _ => Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC,
+        };
+        let max_dest_rd_atomic = if target.kind == Kind::Asking { 1 } else { 4 };
+        let conn = Conn { access, max_dest_rd_atomic, timeout: 0, min_rnr_timer: 1, ..Conn::default() };
+        // Near the wrap of the circle, and somewhere else each time.
+        let first = target.generation.wrapping_mul(0x0003_0D41).wrapping_sub(8);
+        let (sq_psn, rq_psn) = (Psn::new(first ^ 0x55), Psn::new(first));
+        let steps = conn.steps((Gid::from(Self::ATTACKER), Self::PEER), sq_psn, rq_psn);
+        let wanted = if target.kind == Kind::Init { 1 } else { 3 };
+        for (attr, mask) in &steps[..wanted] {
+            self.nic.modify_qp(self.now, target.qpn, attr, *mask).unwrap();
+        }
+        target.expected = rq_psn;
+        target.requested = sq_psn;
+        target.receives = 0;
+        target.requests = 0;
+        self.refill();
+    }
+
+    /// Posts receives and requests in place of those that are done.
+    fn refill(&mut self) {
+        let mut done = Vec::new();
+        self.nic.poll_cq(self.cq, usize::MAX, &mut done);
+        for wc in done {
+            let Some(target) = self.all.iter_mut().find(|target| target.qpn == wc.qp_num) else { continue };
+            let left = if wc.wr_id.value() == 0 { &mut target.receives } else { &mut target.requests };
+            *left = left.saturating_sub(1);
+        }
+        let piece = |mr: &MrInfo, length| Sge { addr: mr.addr, length, lkey: mr.lkey };
+        let (far_va, far_rkey) = (VirtAddr::new(0x4000), RKey::new(0x4242));
+        for target in &mut self.all {
+            if !self.nic.query_qp(target.qpn).is_some_and(|(attr, _)| attr.state == QpState::Rts) {
+                continue;
+            }
+            while matches!(target.kind, Kind::Open | Kind::Asking) && target.receives < 2 {
+                target.receives += 1;
+                let wr = RecvWr::new(0, &[piece(&self.buffer, 3000)]);
+                self.nic.post_recv(self.now, target.qpn, wr).unwrap();
+            }
+            while target.kind == Kind::Asking && target.requests < 4 {
+                let at = piece(&self.buffer, 2500);
+                let wr = match target.requests {
+                    0 => SendWr::read(1, &[at], far_va, far_rkey),
+                    1 => SendWr::fetch_add(2, piece(&self.buffer, 8), far_va, far_rkey, 1),
+                    2 => SendWr::write(3, &[at], far_va, far_rkey),
+                    _ => SendWr::send(4, &[at]),
+                };
+                target.requests += 1;
+                self.nic.post_send(self.now, target.qpn, wr).unwrap();
+            }
+        }
+    }
+}
+
+impl Target {
+    fn new(nic: &mut Nic, pd: PdId, cq: CqId, kind: Kind) -> Self {
+        let init = QpInit {
+            qp_type: QpType::Rc,
+            pd,
+            send_cq: cq,
+            recv_cq: cq,
+            cap: QpCap::default(),
+            sq_sig_all: true,
+        };
+        let qpn = nic.create_qp(init).unwrap();
+        let (expected, requested) = (Psn::new(0), Psn::new(0));
+        Self { kind, qpn, expected, requested, generation: 0, receives: 0, requests: 0 }
+    }
+
+    /// The UDP source port that its packets leave with (rule R-ADR-6).
+    fn port(&self) -> u16 {
+        wire::ip::source_port(0, self.qpn.value(), Targets::PEER.value())
+    }
+}
+
+fn new_nic(addr: Ipv4Addr) -> Nic {
+    let caps = Caps {
+        max_segments: 16,
+        max_bytes: 65_000,
+        ip_id: IpIdRule::Ours,
+        sees_ip_header: true,
+        window: 64,
+        src_port: None,
+    };
+    Nic::new(NicConfig { gids: vec![addr.into()], active_mtu: Mtu::B4096, caps, seed: 1 })
+}
