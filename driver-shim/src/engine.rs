@@ -149,8 +149,11 @@ impl Engine {
                 return count;
             }
         }
-        // From here on the background thread drives.
+        // From here on the background thread drives. It looks and goes to sleep under the lock of its gate, so
+        // that it cannot miss this.
+        let guard = lock(&self.gate.0);
         self.driven.store(0, Ordering::Relaxed);
+        drop(guard);
         self.gate.1.notify_all();
         if self.waker.wake().is_err() {
             tracing::warn!("the device's thread cannot be woken");
@@ -184,13 +187,14 @@ impl Engine {
         let mut events = Events::with_capacity(16);
         let mut idle_since = self.now();
         while !self.stop.load(Ordering::Relaxed) {
+            let guard = lock(&self.gate.0);
             if self.is_driven() {
-                let guard = lock(&self.gate.0);
                 let wait = StdDuration::from(DRIVEN);
                 drop(self.gate.1.wait_timeout(guard, wait));
                 idle_since = self.now();
                 continue;
             }
+            drop(guard);
             let busy = self.pass(&mut lock(&self.io));
             let now = self.now();
             if busy {

@@ -3,7 +3,10 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use driver_shim::backend::{Backend, Hub, Local, OpenError, Packet, PacketConfig, Raw, Udp, UdpConfig};
+use driver_shim::backend::{
+    Backend, Faulty, Hub, Local, OpenError, Packet, PacketConfig, Raw, Udp, UdpConfig,
+};
+use driver_shim::capture::{Capture, CaptureFile};
 use driver_shim::{Device, DeviceBuilder};
 use fabric::{FaultKind, FaultSpec};
 use wire::Mac;
@@ -174,7 +177,19 @@ impl DeviceArgs {
         Ok(PacketConfig { interface, own: self.ip.clone(), mac: self.mac })
     }
 
-    fn finish(&self, backend: Box<dyn Backend>, which: u64) -> Result<Device, Failure> {
+    /// Wraps `backend` in what the options ask for and opens the device. Of several devices of one command only
+    /// the first is captured: it sees every packet once.
+    fn finish(&self, mut backend: Box<dyn Backend>, which: u64) -> Result<Device, Failure> {
+        if let Some(path) = self.pcap.as_deref().filter(|_| which == 0) {
+            let file = CaptureFile::create(path).map_err(|error| {
+                Failure::Usage(format!("cannot write the capture {}: {error}", path.display()))
+            })?;
+            backend = Box::new(Capture::new(backend, file));
+        }
+        let faults = self.faults.specs();
+        if !faults.is_empty() {
+            backend = Box::new(Faulty::new(backend, &faults, self.seed.unwrap_or(0).wrapping_add(which)));
+        }
         let mut builder: DeviceBuilder = Device::boxed(backend);
         if let Some(seed) = self.seed {
             builder = builder.seed(seed.wrapping_add(which));
