@@ -4,4 +4,9 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
 mod captures;
+mod fields_b;
 mod golden;
+mod harness;
+mod hostile;
+mod scenarios;
+mod sweep;

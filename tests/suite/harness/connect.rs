@@ -1,0 +1,86 @@
+//! Brings a queue pair to RTS.
+
+use qp::{AddressVector, AttrMask, ModifyQpError, Nic, QpAttr, QpState};
+use transport::Access;
+use wire::{Gid, Instant, Mtu, Psn, Qpn, RnrTimer};
+
+/// What the two ends of a connection agree on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Conn {
+    pub(crate) mtu: Mtu,
+    pub(crate) timeout: u8,
+    pub(crate) retry_cnt: u8,
+    pub(crate) rnr_retry: u8,
+    pub(crate) min_rnr_timer: u8,
+    pub(crate) max_rd_atomic: u8,
+    pub(crate) max_dest_rd_atomic: u8,
+    /// First PSN of the first and of the second end.
+    pub(crate) psns: [u32; 2],
+    pub(crate) access: Access,
+}
+
+impl Default for Conn {
+    fn default() -> Self {
+        Self {
+            mtu: Mtu::B1024,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            min_rnr_timer: 12,
+            max_rd_atomic: 4,
+            max_dest_rd_atomic: 4,
+            psns: [0x00_1000, 0xAB_CDEF],
+            access: Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC,
+        }
+    }
+}
+
+impl Conn {
+    /// The attributes and masks of the three steps to RTS, for the end whose first PSN is `sq_psn`.
+    pub(crate) fn steps(&self, peer: (Gid, Qpn), sq_psn: Psn, rq_psn: Psn) -> [(QpAttr, AttrMask); 3] {
+        let attr = QpAttr {
+            access: self.access,
+            addr: AddressVector { dgid: peer.0, ..AddressVector::default() },
+            path_mtu: self.mtu,
+            dest_qpn: peer.1,
+            rq_psn,
+            sq_psn,
+            max_rd_atomic: self.max_rd_atomic,
+            max_dest_rd_atomic: self.max_dest_rd_atomic,
+            min_rnr_timer: RnrTimer::new(self.min_rnr_timer).expect("a timer code of five bits"),
+            timeout: self.timeout,
+            retry_cnt: self.retry_cnt,
+            rnr_retry: self.rnr_retry,
+            ..QpAttr::default()
+        };
+        let init = AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
+        let rtr = AttrMask::AV
+            | AttrMask::PATH_MTU
+            | AttrMask::DEST_QPN
+            | AttrMask::RQ_PSN
+            | AttrMask::MAX_DEST_RD_ATOMIC
+            | AttrMask::MIN_RNR_TIMER;
+        let rts = AttrMask::TIMEOUT
+            | AttrMask::RETRY_CNT
+            | AttrMask::RNR_RETRY
+            | AttrMask::SQ_PSN
+            | AttrMask::MAX_QP_RD_ATOMIC;
+        let step = |state, mask| (QpAttr { state, ..attr }, mask | AttrMask::STATE);
+        [step(QpState::Init, init), step(QpState::Rtr, rtr), step(QpState::Rts, rts)]
+    }
+
+    /// Takes `qpn` from RESET to RTS.
+    pub(crate) fn establish(
+        &self,
+        nic: &mut Nic,
+        now: Instant,
+        qpn: Qpn,
+        peer: (Gid, Qpn),
+        psns: [u32; 2],
+    ) -> Result<(), ModifyQpError> {
+        let [sq_psn, rq_psn] = psns.map(Psn::new);
+        self.steps(peer, sq_psn, rq_psn)
+            .into_iter()
+            .try_for_each(|(attr, mask)| nic.modify_qp(now, qpn, &attr, mask))
+    }
+}

@@ -1,0 +1,165 @@
+//! One NIC with one queue pair, and a peer whose packets are made by hand.
+
+use std::net::Ipv4Addr;
+
+use qp::{AttrMask, CqId, MrInfo, Nic, NicConfig, QpAttr, QpCap, QpInit, QpType, RecvWr, SendWr, Sge};
+use transport::{Access, Completion};
+use wire::batch::{Caps, HeaderKnowledge, IpIdRule, RxBurst, TxBatch};
+use wire::{Duration, Gid, Instant, Mtu, NetHeader, Psn, Qpn, VirtAddr};
+
+use super::connect::Conn;
+use super::packets::{Crafted, Sent};
+
+/// The NIC, its clock, its only queue pair and its only memory region.
+pub(crate) struct Lone {
+    pub(crate) nic: Nic,
+    pub(crate) now: Instant,
+    pub(crate) qpn: Qpn,
+    pub(crate) mr: MrInfo,
+    pub(crate) cq: CqId,
+    peer_header: NetHeader,
+    next_wr: u64,
+}
+
+impl Lone {
+    /// First PSN that the NIC sends.
+    pub(crate) const SQ_PSN: u32 = 40;
+    /// First PSN that it expects.
+    pub(crate) const RQ_PSN: u32 = 10;
+    /// The peer's queue pair.
+    pub(crate) const PEER: Qpn = Qpn::new(0x77);
+    /// Bytes of the memory region, which allows everything.
+    pub(crate) const MR_LEN: usize = 64 << 10;
+
+    /// The peer's address.
+    pub(crate) fn peer_gid() -> Gid {
+        Ipv4Addr::new(10, 0, 0, 2).into()
+    }
+
+    /// A NIC connected to the hand-made peer; its PSNs are those above.
+    pub(crate) fn new(conn: Conn) -> Self {
+        let (own, peer) = (Gid::from(Ipv4Addr::new(10, 0, 0, 1)), Self::peer_gid());
+        let caps = Caps {
+            max_segments: 16,
+            max_bytes: 65_000,
+            ip_id: IpIdRule::Ours,
+            sees_ip_header: true,
+            window: 64,
+            src_port: None,
+        };
+        let mut nic = Nic::new(NicConfig { gids: vec![own], active_mtu: Mtu::B4096, caps, seed: 1 });
+        let pd = nic.alloc_pd();
+        let cq = nic.create_cq(256).expect("a completion queue");
+        let cap = QpCap::default();
+        let init = QpInit { qp_type: QpType::Rc, pd, send_cq: cq, recv_cq: cq, cap, sq_sig_all: true };
+        let qpn = nic.create_qp(init).expect("a queue pair");
+        let psns = [Self::SQ_PSN, Self::RQ_PSN];
+        conn.establish(&mut nic, Instant::ZERO, qpn, (peer, Self::PEER), psns).expect("the attributes");
+        let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        let mr = nic.reg_mr(pd, vec![0; Self::MR_LEN], access).expect("a memory region");
+        let peer_header = NetHeader::v2(peer.ip(), own.ip(), 50_000, 0, 64).expect("one family");
+        Self { nic, now: Instant::ZERO, qpn, mr, cq, peer_header, next_wr: 0 }
+    }
+
+    /// `len` bytes of the memory region from `offset` on.
+    pub(crate) fn sge(&self, offset: u64, len: u32) -> Sge {
+        Sge { addr: VirtAddr::new(self.va(offset)), length: len, lkey: self.mr.lkey }
+    }
+
+    /// Address of a byte of the memory region.
+    pub(crate) fn va(&self, offset: u64) -> u64 {
+        self.mr.addr.value() + offset
+    }
+
+    /// Bytes of the memory region.
+    pub(crate) fn bytes(&mut self, offset: usize, len: usize) -> &mut [u8] {
+        self.nic.mr_bytes_mut(self.mr.lkey, offset, len).expect("inside the region")
+    }
+
+    /// A word of the memory region.
+    pub(crate) fn word(&mut self, offset: usize) -> u64 {
+        u64::from_ne_bytes(self.bytes(offset, 8).try_into().expect("eight bytes"))
+    }
+
+    /// Posts a send.
+    pub(crate) fn post(&mut self, wr: SendWr) {
+        self.nic.post_send(self.now, self.qpn, wr).expect("the post");
+    }
+
+    /// Posts `n` receives of `len` bytes each at the start of the region.
+    pub(crate) fn post_recv(&mut self, n: usize, len: u32) {
+        for _ in 0..n {
+            let wr = RecvWr::new(self.next_wr, &[self.sge(0, len)]);
+            self.next_wr += 1;
+            self.nic.post_recv(self.now, self.qpn, wr).expect("the post");
+        }
+    }
+
+    /// Changes attributes.
+    pub(crate) fn modify(&mut self, attr: &QpAttr, mask: AttrMask) -> Result<(), qp::ModifyQpError> {
+        self.nic.modify_qp(self.now, self.qpn, attr, mask)
+    }
+
+    /// Gives packets of the peer to the NIC, as one burst.
+    pub(crate) fn inject(&mut self, packets: &[Crafted]) {
+        let mut burst = RxBurst::new();
+        for packet in packets {
+            let (net, body) = packet.finish(self.peer_header);
+            burst.push(net, HeaderKnowledge::Seen, &body);
+        }
+        self.nic.handle_burst(self.now, &burst);
+    }
+
+    /// Everything that the NIC has to send at this moment.
+    pub(crate) fn sent(&mut self) -> Vec<Sent> {
+        let mut batch = TxBatch::new();
+        let mut out = Vec::new();
+        while self.nic.poll_transmit(self.now, &mut batch) {
+            out.extend(batch.iter().map(|(net, body)| Sent::parse(net, body)));
+        }
+        out
+    }
+
+    /// Injects and returns what the NIC sends at once.
+    pub(crate) fn answer(&mut self, packets: &[Crafted]) -> Vec<Sent> {
+        self.inject(packets);
+        self.sent()
+    }
+
+    /// Lets time pass; everything sent meanwhile, with its time.
+    pub(crate) fn pass(&mut self, time: Duration) -> Vec<(Instant, Sent)> {
+        let end = self.now + time;
+        let mut out = Vec::new();
+        loop {
+            let now = self.now;
+            out.extend(self.sent().into_iter().map(|sent| (now, sent)));
+            match self.nic.poll_timeout().filter(|at| *at <= end) {
+                Some(at) => self.now = self.now.max(at),
+                None => break,
+            }
+            self.nic.handle_timeout(self.now);
+        }
+        self.now = end;
+        out
+    }
+
+    /// All completions that wait.
+    pub(crate) fn completions(&mut self) -> Vec<Completion> {
+        let mut out = Vec::new();
+        self.nic.poll_cq(self.cq, usize::MAX, &mut out);
+        out
+    }
+
+    /// Marks of all completions that wait; all must be good.
+    pub(crate) fn completed(&mut self) -> Vec<u64> {
+        let completions = self.completions();
+        let good = |wc: &Completion| wc.status == transport::WcStatus::Success;
+        assert!(completions.iter().all(good), "{completions:?}");
+        completions.iter().map(|wc| wc.wr_id.value()).collect()
+    }
+
+    /// A PSN of the peer: `n` after the first.
+    pub(crate) fn psn(n: u32) -> Psn {
+        Psn::new(Self::RQ_PSN).wrapping_add(n)
+    }
+}
