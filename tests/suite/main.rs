@@ -8,5 +8,6 @@ mod fields_b;
 mod golden;
 mod harness;
 mod hostile;
+mod replay;
 mod scenarios;
 mod sweep;
