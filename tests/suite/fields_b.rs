@@ -58,6 +58,8 @@ fn f10_a_lost_packet_is_asked_for_once_with_its_psn() {
     assert_eq!(answers(&lone.answer(&again)), [(4, Syndrome::ACK, 5)]);
     assert_eq!(lone.completed().len(), 3);
     assert_eq!(lone.nic.drops().get(DropReason::OutOfSequence), 1);
+    // The next loss is a new one.
+    assert_eq!(answers(&lone.answer(&[send_only(&lone, 6)])), [(5, SEQUENCE_NAK, 5)]);
 }
 
 #[test]
@@ -164,6 +166,30 @@ fn f11_a_resumed_read_is_answered_from_first_or_only() {
     assert_eq!(kinds(&last), [(ReadResponseOnly, 3, 1024)]);
     assert_eq!(last[0].payload, all[3].payload);
     assert_eq!(last[0].aeth, Some((Syndrome::ACK, 1)));
+}
+
+#[test]
+fn f11_a_repeated_read_must_lie_inside_the_first() {
+    let mut lone = Lone::new(Conn::default());
+    let (va, rkey) = (lone.va(100), lone.mr.rkey);
+    let read = |lone: &Lone, psn: u32, va: u64, rkey: RKey, len: u32| {
+        Crafted::rc(Operation::ReadRequest, lone.qpn, Lone::psn(psn)).ack_req().reth(va, rkey, len)
+    };
+    assert_eq!(lone.answer(&[read(&lone, 0, va, rkey, 1500)]).len(), 2);
+    let other_key = RKey::new(rkey.value() ^ 1);
+    let outside = [
+        read(&lone, 0, va - 1, rkey, 1500),
+        read(&lone, 0, va + 1, rkey, 1500),
+        read(&lone, 0, va, rkey, 1501),
+        read(&lone, 1, va + 1024, rkey, 477),
+        read(&lone, 0, va, other_key, 1500),
+        // One PSN more than the first has.
+        read(&lone, 1, va + 100, rkey, 1025),
+        read(&lone, 0, u64::MAX - 1023, rkey, 1024),
+    ];
+    assert_eq!(lone.answer(&outside), []);
+    assert_eq!(lone.nic.drops().get(DropReason::DuplicateUnknown), outside.len() as u64);
+    assert_eq!(lone.answer(&[read(&lone, 1, va + 1024, rkey, 476)]).len(), 1);
 }
 
 // ---- F12 ----

@@ -420,6 +420,78 @@ fn one_connection_does_not_suffer_from_another() {
     assert_eq!(world.send_completions(bad[0])[0].status, WcStatus::RemAccessErr);
 }
 
+#[test]
+fn an_overflowing_port_costs_time_but_no_data() {
+    let mut config = WorldConfig { hosts: 3, ..WorldConfig::new("incast", seed(11)) };
+    config.link = config.link.with_queue_limit(20_000);
+    let mut world = World::new(config);
+    world.allow(&[DropReason::OutOfSequence, DropReason::GhostResponse, DropReason::ResponseOutOfOrder]);
+    let conn = Conn { timeout: 8, ..Conn::default() };
+    let [from_a, at_c] = world.connect([0, 2], conn, QpCap::default());
+    let [from_b, also_at_c] = world.connect([1, 2], conn, QpCap::default());
+    let len = 1 << 20;
+    let sink = world.register(2, vec![0; 2 * len as usize], EVERYTHING);
+    let mut sources = Vec::new();
+    for (n, end) in [(0, from_a), (1, from_b)] {
+        let source = world.register(end.host, pattern(len, n), Access::empty());
+        let va = sink.addr.wrapping_add(u64::from(n * len));
+        let (now, wr) =
+            (world.now, SendWr::write(n.into(), &[sge(&source, 0, len)], va, sink.rkey).signaled());
+        world.nic(end).post_send(now, end.qpn, wr).expect("the post");
+        sources.extend(pattern(len, n));
+    }
+    world.drive();
+    for end in [from_a, from_b] {
+        assert_eq!(world.send_completions(end)[0].status, WcStatus::Success);
+    }
+    assert!(world.nic(at_c).mr_bytes(sink.lkey, 0, 2 * len as usize).expect("the sink") == sources);
+    let node = world.hosts[also_at_c.host].node;
+    assert!(world.net.counts(node).overflows > 0, "the port never overflowed");
+}
+
+#[test]
+fn a_full_completion_queue_ends_the_queue_pair() {
+    let mut two = Two::new("overrun", Conn::default(), 4096);
+    let (here, there) = (two.at_a, two.at_b);
+    let nic = two.world.nic(two.a);
+    let small = nic.create_cq(2).expect("a completion queue");
+    let (_, init) = nic.query_qp(two.a.qpn).expect("the queue pair");
+    let qpn = nic.create_qp(qp::QpInit { send_cq: small, ..init }).expect("a queue pair");
+    let peer = (two.world.hosts[two.b.host].gid, two.b.qpn);
+    let own = (two.world.hosts[two.a.host].gid, qpn);
+    Conn::default().establish(two.world.nic(two.a), wire::Instant::ZERO, qpn, peer, [1, 2]).expect("to RTS");
+    let (now, b) = (two.world.now, two.b);
+    two.world.nic(b).modify_qp(now, b.qpn, &QpAttr::default(), AttrMask::STATE).expect("to RESET");
+    Conn::default().establish(two.world.nic(b), now, b.qpn, own, [2, 1]).expect("to RTS");
+    for n in 0..4 {
+        let wr = SendWr::write(n, &[sge(&here, 0, 64)], there.addr, there.rkey).signaled();
+        two.world.nic(two.a).post_send(now, qpn, wr).expect("the post");
+    }
+    // ACKs of what was under way find the queue pair in the error state.
+    two.world.allow(&[DropReason::QpState]);
+    two.world.drive();
+    let mut done = Vec::new();
+    two.world.nic(two.a).poll_cq(small, 8, &mut done);
+    let done: Vec<_> = done.iter().map(|wc| (wc.wr_id.value(), wc.status)).collect();
+    assert_eq!(done, [(0, WcStatus::Success), (1, WcStatus::Success)]);
+    assert_eq!(two.world.hosts[two.a.host].events, [Event::Async(AsyncEvent::CqErr(small))]);
+    let (attr, _) = two.world.nic(two.a).query_qp(qpn).expect("the queue pair");
+    assert_eq!(attr.state, QpState::Err);
+}
+
+#[test]
+fn packets_for_a_queue_pair_that_is_gone_are_dropped_and_its_peer_gives_up() {
+    let conn = Conn { timeout: 10, retry_cnt: 3, ..Conn::default() };
+    let mut two = Two::new("gone", conn, 4096);
+    two.world.allow(&[DropReason::NoSuchQp]);
+    let (here, there, b) = (two.at_a, two.at_b, two.b);
+    two.world.nic(b).destroy_qp(b.qpn).expect("the queue pair");
+    two.post(SendWr::write(0, &[sge(&here, 0, 64)], there.addr, there.rkey));
+    two.world.drive();
+    assert_eq!(two.sent(), [(0, WcStatus::RetryExcErr)]);
+    assert_eq!(two.world.nic(b).drops().get(DropReason::NoSuchQp), 4);
+}
+
 // ---- states ----
 
 #[test]
