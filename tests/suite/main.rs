@@ -8,6 +8,7 @@ mod fields_b;
 mod golden;
 mod harness;
 mod hostile;
+mod losses;
 mod replay;
 mod scenarios;
 mod sweep;

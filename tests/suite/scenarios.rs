@@ -240,7 +240,7 @@ fn a_message_sent_before_its_receive_is_posted_waits_for_it() {
     two.post(SendWr::send(1, &[sge(&here, 0, 5000)]).signaled());
     two.world.drive_until(wire::Instant::from_micros(500));
     assert_eq!(two.sent(), []);
-    // All of the WRITE but the packet with the immediate is there (rule R-RSP-13).
+    // All of the WRITE but the packet with the immediate is there (rule R-RSP-20).
     assert!(two.bytes_at_b(0, 4096) == two.bytes_at_a(0, 4096));
     assert!(two.bytes_at_b(4096, 904) != two.bytes_at_a(4096, 904));
     two.post_recv(RecvWr::new(0, &[]));
