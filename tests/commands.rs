@@ -1,0 +1,255 @@
+//! The commands that open a device, as real processes: what they print, how they end, and what they leave.
+
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, ErrorKind, Read};
+use std::net::{SocketAddr, UdpSocket};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+use trace::{Capture, IcrcCheck, dissect};
+
+const FERROCE: &str = env!("CARGO_BIN_EXE_ferroce");
+
+/// Runs the command in `folder`.
+fn run(folder: &Path, args: &[&str]) -> Output {
+    Command::new(FERROCE).args(args).current_dir(folder).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// One line on standard error, and this exit code.
+fn says(output: &Output, code: i32, parts: &[&str]) {
+    let err = text(&output.stderr);
+    assert_eq!((output.status.code(), err.lines().count()), (Some(code), 1), "{err}");
+    for part in parts {
+        assert!(err.contains(part), "{part:?} is not in {err:?}");
+    }
+}
+
+/// Packets of a capture; every ICRC must be right.
+fn packets(path: &Path) -> usize {
+    let mut capture = Capture::new(File::open(path).unwrap()).unwrap();
+    let mut n = 0;
+    while let Some(frame) = capture.next_frame() {
+        let packet = dissect(&frame.unwrap()).roce.unwrap();
+        assert_eq!(packet.icrc, IcrcCheck::Ok, "packet {n}");
+        n += 1;
+    }
+    n
+}
+
+#[test]
+fn the_demo_verifies_every_row_and_leaves_a_clean_capture() {
+    for backend in ["udp", "loopback"] {
+        let folder = TempDir::new().unwrap();
+        let output = run(folder.path(), &["demo", "--json", "--backend", backend]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(report["backend"], backend);
+        assert_eq!(report["pcap"], "ferroce-demo.pcapng");
+        let rows = report["results"].as_array().unwrap();
+        assert_eq!(rows.len(), 49);
+        for row in rows {
+            assert_eq!(
+                (&row["verified"], &row["qp_type"]),
+                (&Value::from(true), &Value::from("RC")),
+                "{row}"
+            );
+        }
+        let bytes: Vec<u64> =
+            rows.iter().filter(|row| row["op"] == "READ").map(|row| row["bytes"].as_u64().unwrap()).collect();
+        assert_eq!(bytes, [0, 1, 33, 1024, 4096, 65_536, 1 << 20]);
+        let bytes: Vec<u64> = rows
+            .iter()
+            .filter(|row| row["op"] == "FETCH_ADD")
+            .map(|row| row["bytes"].as_u64().unwrap())
+            .collect();
+        assert_eq!(bytes, [8, 16, 128, 1024, 4096, 8192, 32_768]);
+        // 5 operations of 1 MiB alone are 1280 packets; nothing may be counted as dropped.
+        assert!(packets(&folder.path().join("ferroce-demo.pcapng")) > 1280);
+        for (device, counters) in report["counters"].as_object().unwrap() {
+            assert_eq!(counters["drop_bad_icrc"], 0, "{device}");
+            assert_eq!(counters["drop_malformed"], 0, "{device}");
+        }
+    }
+}
+
+#[test]
+fn the_demo_survives_faults_and_shows_them_in_its_counters() {
+    let folder = TempDir::new().unwrap();
+    let args =
+        ["demo", "--json", "--backend", "loopback", "--seed", "7", "--drop", "1%", "--corrupt", "rx:1%"];
+    let output = run(folder.path(), &args);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let sum = |name: &str| -> u64 {
+        report["counters"].as_object().unwrap().values().map(|device| device[name].as_u64().unwrap()).sum()
+    };
+    assert!(sum("drop_bad_icrc") > 0, "{report}");
+    assert!(
+        sum("local_ack_timeout_err") + sum("packet_seq_err") + sum("implied_nak_seq_err") > 0,
+        "{report}"
+    );
+}
+
+#[test]
+fn devinfo_shows_the_gids_of_loopback_twice() {
+    let folder = TempDir::new().unwrap();
+    let output = run(folder.path(), &["devinfo", "--json", "--bind", "127.81.0.1"]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let gid = "::ffff:127.81.0.1";
+    assert_eq!(report["device"]["gids"], serde_json::json!([gid, gid]));
+    assert_eq!(report["device"]["active_mtu"], 4096);
+}
+
+#[test]
+fn wrong_command_lines_get_one_line_and_exit_code_2() {
+    let folder = TempDir::new().unwrap();
+    for (args, parts) in [
+        (&["demo", "--backend", "packet"][..], &["loopback interface"][..]),
+        (&["demo", "--backend", "tcp"], &["'tcp'", "udp"]),
+        (&["demo", "--drop", "150%"], &["150%", "0 to 1"]),
+        (&["devinfo", "--bind", "198.51.100.1"], &["198.51.100.1", "no address of this host"]),
+        (&["devinfo", "--dev", "nosuchif0"], &["nosuchif0", "there are:"]),
+        (&["devinfo", "--ip", "10.0.0.7"], &["ADDR/LEN"]),
+        (&["devinfo", "--ip", "10.0.0.7/24"], &["--dev"]),
+        (&["devinfo", "--mac", "02:00"], &["six bytes"]),
+        (&["devinfo", "--bind", "127.81.0.2", "--dev", "lo"], &["one of them"]),
+        (&["devinfo", "--backend", "loopback"], &["same process", "udp"]),
+        (&["devinfo", "--bind", "127.81.0.2", "--pcap", "no/such/folder/x.pcapng"], &["no/such/folder"]),
+        (&["pingpong", "-m", "1000"], &["256, 512, 1024, 2048 or 4096"]),
+        (&["pingpong", "-n", "0"], &["'0'"]),
+        (&["pingpong", "--bind", "127.81.0.2", "-g", "9"], &["GID index 9", "0 to 1"]),
+    ] {
+        let output = run(folder.path(), args);
+        assert_eq!(text(&output.stdout), "", "{args:?}");
+        says(&output, 2, parts);
+    }
+}
+
+#[test]
+fn a_port_in_use_is_an_honest_failure() {
+    let taken = UdpSocket::bind("127.81.0.3:4791").unwrap();
+    let folder = TempDir::new().unwrap();
+    says(&run(folder.path(), &["devinfo", "--bind", "127.81.0.3"]), 1, &["4791", "127.81.0.3", "in use by"]);
+    drop(taken);
+    assert_eq!(run(folder.path(), &["devinfo", "--bind", "127.81.0.3"]).status.code(), Some(0));
+}
+
+#[test]
+fn without_the_capability_raw_says_which_it_needs() {
+    const NOBODY: u32 = 65_534;
+    let folder = TempDir::new().unwrap();
+    let mut command = Command::new(FERROCE);
+    command.args(["devinfo", "--backend", "raw", "--bind", "127.81.0.4"]).current_dir("/");
+    if std::fs::read_to_string("/proc/self/status").unwrap().contains("\nUid:\t0\t") {
+        command.uid(NOBODY);
+    }
+    match command.output() {
+        Ok(output) => says(&output, 1, &["CAP_NET_RAW", "udp"]),
+        // The build folder may be closed to other users.
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => eprintln!("skipped: {error}"),
+        Err(error) => panic!("{error}"),
+    }
+    drop(folder);
+}
+
+/// A ping-pong server, waited for until it listens.
+struct Server {
+    child: Child,
+    out: BufReader<std::process::ChildStdout>,
+}
+
+impl Server {
+    fn start(folder: &Path, args: &[&str]) -> Self {
+        let mut child = Command::new(FERROCE)
+            .arg("pingpong")
+            .args(args)
+            .current_dir(folder)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        assert!(line(&mut out).starts_with("  local address:  LID 0x0000, QPN 0x0000"));
+        Self { child, out }
+    }
+
+    fn finish(mut self) -> (i32, String, String) {
+        let (mut out, mut err) = (String::new(), String::new());
+        self.out.read_to_string(&mut out).unwrap();
+        self.child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+        (self.child.wait().unwrap().code().unwrap(), out, err)
+    }
+}
+
+fn line(out: &mut impl BufRead) -> String {
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    line
+}
+
+/// A TCP port that was free a moment ago.
+fn free_port() -> String {
+    let listener = std::net::TcpListener::bind(SocketAddr::from(([0, 0, 0, 0], 0))).unwrap();
+    listener.local_addr().unwrap().port().to_string()
+}
+
+#[test]
+fn two_processes_play_pingpong_and_print_what_the_stock_tool_prints() {
+    let folder = TempDir::new().unwrap();
+    for (address, extra) in [("127.81.1", &["-c"][..]), ("127.81.2", &["-c", "-e", "-s", "1", "-m", "256"])] {
+        let (port, [a, b]) = (free_port(), [".1", ".2"].map(|host| format!("{address}{host}")));
+        let args = |address: &str| {
+            let fixed = ["-p", &port, "-n", "50", "-r", "8", "--bind", address].map(str::to_owned);
+            fixed.into_iter().chain(extra.iter().map(|arg| (*arg).to_owned())).collect::<Vec<_>>()
+        };
+        let (server_args, mut client_args) = (args(&a), args(&b));
+        let server =
+            Server::start(folder.path(), &server_args.iter().map(String::as_str).collect::<Vec<_>>());
+        client_args.insert(0, "pingpong".into());
+        client_args.push("127.0.0.1".into());
+        let client = run(folder.path(), &client_args.iter().map(String::as_str).collect::<Vec<_>>());
+        let (code, out, err) = server.finish();
+        assert_eq!((code, client.status.code()), (0, Some(0)), "{err}{}", text(&client.stderr));
+        assert!(out.contains(&format!("remote address: LID 0x0000, QPN 0x000011, PSN 0x")), "{out}");
+        assert!(out.contains(&format!("GID ::ffff:{b}")), "{out}");
+        assert!(out.contains("50 iters in ") && out.contains(" usec/iter"), "{out}");
+    }
+}
+
+#[test]
+fn a_signal_ends_it_with_what_was_measured_and_a_whole_capture() {
+    let folder = TempDir::new().unwrap();
+    let port = free_port();
+    let common = ["-p", &port, "-n", "1000000000", "-s", "512"];
+    let server_args = [&common[..], &["--bind", "127.81.3.1", "--pcap", "cut.pcapng"]].concat();
+    let mut server = Server::start(folder.path(), &server_args);
+    let mut client = Command::new(FERROCE)
+        .arg("pingpong")
+        .args(common)
+        .args(["--bind", "127.81.3.2", "127.0.0.1"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    // From this line on the game is being played.
+    assert!(line(&mut server.out).starts_with("  remote address:"));
+    let pid = server.child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    let (code, out, err) = server.finish();
+    client.kill().unwrap();
+    client.wait().unwrap();
+    assert_eq!(code, 1, "{err}");
+    assert!(out.contains(" Mbit/sec\n") && out.contains(" usec/iter\n"), "{out}");
+    assert!(err.contains("interrupted") && err.lines().count() == 1, "{err}");
+    packets(&folder.path().join("cut.pcapng"));
+}
