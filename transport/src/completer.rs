@@ -12,7 +12,7 @@ use crate::drop::DropReason;
 use crate::ports::Ctx;
 use crate::requester::{Cause, Requester, read_request_end};
 use crate::sge::scatter;
-use crate::wqe::SendOp;
+use crate::wqe::{SendOp, SendWqe};
 
 /// How far the answers before a PSN reach.
 #[derive(PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl Requester {
         }
         let syndrome = aeth.syndrome();
         let end = if syndrome.is_ack() { psn.wrapping_add(1) } else { psn };
-        if self.acknowledge_before(ctx, end) == Passed::Blocked {
+        if self.acknowledge_before(ctx, end) == Passed::Blocked && !self.ends_oldest(syndrome, psn) {
             // What the answer says of its own PSN has to wait: it will be said again.
             return self.implied_nak(ctx);
         }
@@ -67,6 +67,14 @@ impl Requester {
             Syndrome::Reserved(byte) => self.fail(ctx, WcStatus::BadRespErr, u32::from(byte)),
         }
         Ok(())
+    }
+
+    /// Whether a NAK that nothing can mend lies within the oldest request: then it fails, whatever else of its
+    /// answer is missing. The peer that sent it will answer nothing more (rule R-CMP-9).
+    fn ends_oldest(&self, syndrome: Syndrome, psn: Psn) -> bool {
+        let fatal = matches!(syndrome, Syndrome::Nak(code) if code != NakCode::PsnSequenceError);
+        let last = self.sq.front().and_then(SendWqe::last_psn);
+        fatal && last.is_some_and(|last| psn.diff(last) <= 0)
     }
 
     fn on_read_response(
@@ -187,7 +195,11 @@ impl Requester {
                 WcStatus::RemAccessErr
             }
             NakCode::RemoteOperationalError => WcStatus::RemOpErr,
-            _ => WcStatus::BadRespErr,
+            NakCode::InvalidRdRequest => WcStatus::RemInvRdReqErr,
+            NakCode::PsnSequenceError | NakCode::Reserved(_) => WcStatus::BadRespErr,
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

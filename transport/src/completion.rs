@@ -30,6 +30,8 @@ pub enum WcStatus {
     RetryExcErr = 12,
     /// The peer had no receive posted, for as often as was allowed.
     RnrRetryExcErr = 13,
+    /// The peer says: invalid RD request.
+    RemInvRdReqErr = 15,
 }
 
 impl WcStatus {
@@ -48,6 +50,7 @@ impl WcStatus {
             Self::RemOpErr => "REM_OP_ERR",
             Self::RetryExcErr => "RETRY_EXC_ERR",
             Self::RnrRetryExcErr => "RNR_RETRY_EXC_ERR",
+            Self::RemInvRdReqErr => "REM_INV_RD_REQ_ERR",
         }
     }
 }

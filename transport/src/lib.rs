@@ -10,6 +10,10 @@ pub mod completer;
 pub mod completion;
 pub mod counters;
 pub mod drop;
+#[cfg(test)]
+mod kit;
+#[cfg(test)]
+mod pair_tests;
 pub mod params;
 pub mod ports;
 pub mod replay;

@@ -68,3 +68,22 @@ impl RcParams {
         if n == 0 { 1 } else { n }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::kit::params;
+    use wire::Mtu;
+
+    #[test]
+    fn a_message_takes_at_least_one_packet() {
+        for mtu in Mtu::ALL {
+            let p = super::RcParams { mtu, ..params() };
+            let m = mtu.bytes();
+            for (len, n) in [(0, 1), (1, 1), (m, 1), (m + 1, 2), (10 * m, 10), (1 << 31, (1 << 31) / m)] {
+                assert_eq!(p.packets(len), n, "{len} bytes at MTU {mtu}");
+            }
+        }
+        // F35.
+        assert_eq!(super::RcParams { mtu: Mtu::B1024, ..params() }.packets(1 << 30), 1_048_576);
+    }
+}

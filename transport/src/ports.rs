@@ -1,6 +1,6 @@
 //! What the engines need of the world: memory, receive work, and a place for what they cause.
 
-use wire::{Instant, LKey, RKey, VirtAddr};
+use wire::{Instant, LKey, NakCode, RKey, VirtAddr};
 
 use crate::completion::Completion;
 use crate::counters::Counters;
@@ -178,6 +178,8 @@ pub struct Effects {
     pub completions: Vec<(Side, Completion)>,
     /// The queue pair must go to the error state.
     pub fatal: bool,
+    /// What a peer was refused for where no receive reports it: an asynchronous event does (rule R-RSP-38).
+    pub unreported: Option<NakCode>,
     /// Counters of the device.
     pub counters: Counters,
 }

@@ -74,3 +74,85 @@ impl Replay {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const KEY: RKey = RKey::new(0x100);
+
+    fn with_read(first: u32, span: u32, va: u64, len: u32) -> Replay {
+        let mut replay = Replay::default();
+        let answer = Answer::Read { va: VirtAddr::new(va), rkey: KEY, len };
+        replay.remember(Psn::new(first), span, answer, 4);
+        replay
+    }
+
+    /// Numbers near the ends of their range as often as not.
+    fn edgy(max: u64) -> impl Strategy<Value = u64> {
+        prop_oneof![0..64_u64, (0..64_u64).prop_map(move |n| max - n), 0..=max]
+    }
+
+    proptest! {
+        #[test]
+        fn f3_covers_read_never_wraps(
+            (first, span, len) in (0..1_u32 << 24, 1..40_u32, 0..5000_u32),
+            start in edgy(u64::MAX),
+            (back, repeat_span) in (0..50_u32, 1..50_u32),
+            va in prop_oneof![edgy(u64::MAX), (0..6000_u64).prop_map(|n| n.wrapping_sub(500))],
+            near in any::<bool>(),
+            repeat_len in edgy(u64::from(u32::MAX)),
+        ) {
+            let va = if near { start.wrapping_add(va) } else { va };
+            let replay = with_read(first, span, start, len);
+            let repeat_len = u32::try_from(repeat_len).unwrap();
+            let psn = Psn::new(first.wrapping_add(back));
+            let covered = replay.covers_read(psn, repeat_span, VirtAddr::new(va), KEY, repeat_len);
+            // The same in numbers too wide to overflow.
+            let (start, end) = (u128::from(start), u128::from(start) + u128::from(len));
+            let inside = u128::from(va) >= start && u128::from(va) + u128::from(repeat_len) <= end;
+            let bytes = if repeat_len == 0 { len == 0 } else { inside };
+            prop_assert_eq!(covered, back + repeat_span <= span && bytes);
+        }
+    }
+
+    #[test]
+    fn spans_go_around_the_circle() {
+        let replay = with_read(0xFF_FFFF, 3, 1000, 700);
+        for (psn, span, va, len, expected) in [
+            (0xFF_FFFF, 3, 1000, 700, true),
+            (0, 2, 1256, 444, true),
+            (1, 1, 1512, 188, true),
+            (2, 1, 1512, 188, false),
+            (1, 2, 1512, 188, false),
+            (0xFF_FFFE, 3, 1000, 700, false),
+        ] {
+            assert_eq!(replay.covers_read(Psn::new(psn), span, VirtAddr::new(va), KEY, len), expected);
+        }
+    }
+
+    #[test]
+    fn the_oldest_is_forgotten_beyond_the_depth() {
+        let mut replay = Replay::default();
+        for i in 0..3 {
+            replay.remember(Psn::new(i), 1, Answer::Atomic { original: u64::from(i) + 50 }, 2);
+        }
+        let found: Vec<_> = (0..3).map(|i| replay.atomic(Psn::new(i))).collect();
+        assert_eq!(found, [None, Some(51), Some(52)]);
+        // A depth that has been lowered takes effect with the next answer.
+        replay.remember(Psn::new(3), 1, Answer::Atomic { original: 53 }, 1);
+        assert_eq!((replay.atomic(Psn::new(2)), replay.atomic(Psn::new(3))), (None, Some(53)));
+    }
+
+    #[test]
+    fn after_a_turn_of_the_circle_the_newer_counts() {
+        let mut replay = Replay::default();
+        replay.remember(Psn::new(7), 1, Answer::Atomic { original: 1 }, 4);
+        replay.remember(Psn::new(7), 1, Answer::Atomic { original: 2 }, 4);
+        assert_eq!(replay.atomic(Psn::new(7)), Some(2));
+        replay.remember(Psn::new(7), 1, Answer::Read { va: VirtAddr::new(0), rkey: KEY, len: 1 }, 4);
+        assert_eq!(replay.atomic(Psn::new(7)), None);
+    }
+}

@@ -137,7 +137,8 @@ impl Requester {
 
     /// Length of the next packet to send, BTH to ICRC; `None` where nothing may be sent now.
     pub fn prepare(&mut self, ctx: &mut Ctx<'_>) -> Option<usize> {
-        if self.rnr_until.is_some() {
+        // A request that has failed just now takes those behind it along: they are flushed, not begun.
+        if ctx.out.fatal || self.rnr_until.is_some() {
             return None;
         }
         self.skip_finished();
@@ -222,6 +223,11 @@ impl Requester {
         let wqe = &self.sq[self.cur];
         let fenced = wqe.flags.contains(SendFlags::FENCE) && !self.open_reads.is_empty();
         if self.draining || fenced {
+            return false;
+        }
+        if wqe.op.has_response_data() && ctx.params.max_rd_atomic == 0 {
+            // Rule R-REQ-9: the depth was taken away after it was posted.
+            self.fail_in_order(ctx, WcStatus::LocQpOpErr);
             return false;
         }
         let need = if wqe.op.has_response_data() { Access::LOCAL_WRITE } else { Access::empty() };
@@ -496,3 +502,10 @@ pub(crate) fn read_request_end(index: u32, n: u32, window: u32) -> u32 {
 const fn wakes_receiver(op: &SendOp) -> bool {
     matches!(op, SendOp::Send { .. } | SendOp::Write { imm: Some(_), .. })
 }
+
+#[cfg(test)]
+mod invariants;
+#[cfg(test)]
+mod retry_tests;
+#[cfg(test)]
+mod tests;

@@ -6,11 +6,8 @@
 
 use std::collections::VecDeque;
 
-use wire::ext::{Aeth, AtomicAckEth};
-use wire::icrc::ICRC_LEN;
-use wire::opcode::{Kind, PayloadRule, SegmentKind, segment};
-use wire::{Bth, Msn, NakCode, Opcode, Operation, Packet, Psn, RKey, Syndrome, VirtAddr};
-use zerocopy::IntoBytes;
+use wire::opcode::{Kind, PayloadRule};
+use wire::{Msn, NakCode, Operation, Packet, Psn, RKey, Syndrome, VirtAddr};
 
 use crate::completion::{Completion, WcOpcode, WcStatus};
 use crate::drop::DropReason;
@@ -20,11 +17,14 @@ use crate::replay::{Answer, Replay};
 use crate::sge::scatter;
 use crate::wqe::RecvWqe;
 
+mod reply;
+#[cfg(test)]
+mod tests;
+
+use reply::Reply;
+
 /// Longest message a RETH may announce: 2^31 bytes (rule R-WIR-31).
 pub const MAX_MESSAGE: u32 = 1 << 31;
-
-/// Answers to repeated requests that may wait at the same time.
-const MAX_REPLIES: usize = 512;
 
 /// The responder of one reliable connection.
 #[derive(Debug)]
@@ -54,13 +54,6 @@ enum Message {
 enum Gap {
     None,
     Told,
-}
-
-#[derive(Debug)]
-enum Reply {
-    Ack { psn: Psn, syndrome: Syndrome, msn: Msn },
-    Read { psn: Psn, va: VirtAddr, rkey: RKey, remaining: u32, first: bool, msn: Msn, repeat: bool },
-    Atomic { psn: Psn, original: u64, msn: Msn, repeat: bool },
 }
 
 /// Why a request is answered with a NAK.
@@ -193,78 +186,6 @@ impl Responder {
         Ok(())
     }
 
-    /// Length of the next answer to send, BTH to ICRC.
-    pub fn prepare(&mut self, ctx: &mut Ctx<'_>) -> Option<usize> {
-        if let Some(&Reply::Read { psn, va, rkey, remaining, msn, .. }) = self.replies.front() {
-            let len = u64::from(remaining.min(ctx.params.mtu_bytes()));
-            let checked = if len == 0 {
-                Ok(())
-            } else {
-                ctx.memory.check_remote(ctx.params.pd, rkey, va, len, Access::REMOTE_READ)
-            };
-            if checked.is_err() {
-                // Rule R-RSP-31: the region went away; a NAK takes the place of the rest.
-                self.replies.clear();
-                self.replies.push_back(Reply::Ack {
-                    psn,
-                    syndrome: Syndrome::Nak(NakCode::RemoteAccessError),
-                    msn,
-                });
-                self.fail(ctx, &Refusal::ACCESS);
-            }
-        }
-        let mtu = ctx.params.mtu_bytes();
-        self.replies.front().map(|reply| {
-            let (operation, payload) = reply.shape(mtu);
-            let headers = Opcode::rc(operation).info().map_or(0, |info| info.headers_len);
-            Bth::SIZE + headers + payload as usize + pad(payload) + ICRC_LEN
-        })
-    }
-
-    /// Writes the answer that [`Responder::prepare`] announced into `body`; the ICRC is left out. Returns
-    /// false where there is none.
-    pub fn write(&mut self, ctx: &mut Ctx<'_>, body: &mut [u8]) -> bool {
-        let mtu = ctx.params.mtu_bytes();
-        let Some(reply) = self.replies.front_mut() else { return false };
-        let (operation, payload) = reply.shape(mtu);
-        let bth = Bth::new(Opcode::rc(operation), ctx.params.dest_qpn, reply.psn())
-            .with_pkey(ctx.params.pkey)
-            .with_pad_count(pad(payload));
-        let mut at = put(body, 0, bth.as_bytes());
-        let done = match reply {
-            Reply::Ack { syndrome, msn, .. } => {
-                put(body, at, Aeth::new(*syndrome, *msn).as_bytes());
-                true
-            }
-            Reply::Atomic { original, msn, .. } => {
-                at = put(body, at, Aeth::new(Syndrome::ACK, *msn).as_bytes());
-                put(body, at, AtomicAckEth::new(*original).as_bytes());
-                true
-            }
-            Reply::Read { psn, va, rkey, remaining, first, msn, .. } => {
-                if operation != Operation::ReadResponseMiddle {
-                    at = put(body, at, Aeth::new(Syndrome::ACK, *msn).as_bytes());
-                }
-                let out = &mut body[at..at + payload as usize];
-                if !out.is_empty() && ctx.memory.read_remote(ctx.params.pd, *rkey, *va, out).is_err() {
-                    return false;
-                }
-                *psn = psn.wrapping_add(1);
-                *va = va.wrapping_add(u64::from(payload));
-                *remaining -= payload;
-                *first = false;
-                *remaining == 0
-            }
-        };
-        if done
-            && let Some(Reply::Read { repeat: false, .. } | Reply::Atomic { repeat: false, .. }) =
-                self.replies.pop_front()
-        {
-            self.open_reads -= 1;
-        }
-        true
-    }
-
     /// A packet from the future: one before it was lost (rule R-RSP-2, field case F10).
     fn on_early(&mut self, ctx: &mut Ctx<'_>) -> Result<(), DropReason> {
         ctx.out.counters.out_of_sequence += 1;
@@ -314,17 +235,6 @@ impl Responder {
             }
             _ => Err(DropReason::DuplicateUnknown),
         }
-    }
-
-    /// Whether the answer at `psn` is still to be sent, so that a repeated request needs no other; or so many
-    /// wait that a peer which asks on and on is not to be humoured.
-    fn is_queued(&self, psn: Psn, params: &RcParams) -> bool {
-        self.replies.len() >= MAX_REPLIES
-            || self.replies.iter().any(|reply| match *reply {
-                Reply::Read { psn: next, remaining, .. } => psn.in_window(next, params.packets(remaining)),
-                Reply::Atomic { psn: at, .. } => at == psn,
-                Reply::Ack { .. } => false,
-            })
     }
 
     fn execute(
@@ -499,20 +409,6 @@ impl Responder {
         }
     }
 
-    /// Queues an ACK or NAK. A positive one takes the place of one that waits right before it, since it
-    /// covers what that one covers (rule R-RSP-26).
-    fn queue_ack(&mut self, psn: Psn, syndrome: Syndrome) {
-        let msn = self.msn;
-        if let Some(Reply::Ack { psn: last, syndrome: Syndrome::Ack(_), msn: old }) = self.replies.back_mut()
-            && syndrome.is_ack()
-        {
-            *last = psn;
-            *old = msn;
-            return;
-        }
-        self.replies.push_back(Reply::Ack { psn, syndrome, msn });
-    }
-
     fn refuse(&mut self, ctx: &mut Ctx<'_>, psn: Psn, refusal: &Refusal) {
         self.queue_ack(psn, Syndrome::Nak(refusal.nak));
         self.fail(ctx, refusal);
@@ -526,28 +422,11 @@ impl Responder {
             ctx.out.counters.resp_cqe_error += 1;
             let wc = Completion::error(wqe.wr_id, refusal.status, WcOpcode::Recv, ctx.params.qpn);
             ctx.out.completions.push((Side::Recv, wc));
+        } else {
+            ctx.out.unreported = Some(refusal.nak);
         }
         self.failed = true;
         ctx.out.fatal = true;
-    }
-}
-
-impl Reply {
-    const fn psn(&self) -> Psn {
-        match *self {
-            Self::Ack { psn, .. } | Self::Read { psn, .. } | Self::Atomic { psn, .. } => psn,
-        }
-    }
-
-    /// Operation and payload length of its next packet.
-    fn shape(&self, mtu: u32) -> (Operation, u32) {
-        match *self {
-            Self::Ack { .. } => (Operation::Acknowledge, 0),
-            Self::Atomic { .. } => (Operation::AtomicAcknowledge, 0),
-            Self::Read { remaining, first, .. } => {
-                (segment(SegmentKind::ReadResponse, first, remaining <= mtu), remaining.min(mtu))
-            }
-        }
     }
 }
 
@@ -574,13 +453,4 @@ fn complete_receive(ctx: &mut Ctx<'_>, wqe: &RecvWqe, opcode: WcOpcode, byte_len
         ..Completion::error(wqe.wr_id, WcStatus::Success, opcode, ctx.params.qpn)
     };
     ctx.out.completions.push((Side::Recv, wc));
-}
-
-const fn pad(payload: u32) -> usize {
-    (payload.wrapping_neg() & 3) as usize
-}
-
-fn put(body: &mut [u8], at: usize, bytes: &[u8]) -> usize {
-    body[at..at + bytes.len()].copy_from_slice(bytes);
-    at + bytes.len()
 }

@@ -1,0 +1,154 @@
+//! The answers that wait to be sent, and how each becomes packets.
+//!
+//! One queue keeps them in PSN order. An ACK that follows another takes its place; nothing else is merged.
+
+use wire::ext::{Aeth, AtomicAckEth};
+use wire::icrc::ICRC_LEN;
+use wire::opcode::{SegmentKind, segment};
+use wire::{Bth, Msn, NakCode, Opcode, Operation, Psn, RKey, Syndrome, VirtAddr};
+use zerocopy::IntoBytes;
+
+use super::{Refusal, Responder};
+use crate::params::RcParams;
+use crate::ports::{Access, Ctx};
+
+/// Answers that may wait at the same time. A peer that asks on and on without taking answers loses the rest,
+/// as if the network had.
+const MAX_REPLIES: usize = 512;
+
+#[derive(Debug)]
+pub(super) enum Reply {
+    Ack { psn: Psn, syndrome: Syndrome, msn: Msn },
+    Read { psn: Psn, va: VirtAddr, rkey: RKey, remaining: u32, first: bool, msn: Msn, repeat: bool },
+    Atomic { psn: Psn, original: u64, msn: Msn, repeat: bool },
+}
+
+impl Responder {
+    /// Length of the next answer to send, BTH to ICRC.
+    pub fn prepare(&mut self, ctx: &mut Ctx<'_>) -> Option<usize> {
+        let mtu = ctx.params.mtu_bytes();
+        if let Some(&Reply::Read { va, rkey, remaining, .. }) = self.replies.front() {
+            let len = u64::from(remaining.min(mtu));
+            if len > 0 && ctx.memory.check_remote(ctx.params.pd, rkey, va, len, Access::REMOTE_READ).is_err()
+            {
+                self.refuse_read(ctx);
+            }
+        }
+        self.replies.front().map(|reply| {
+            let (operation, payload) = reply.shape(mtu);
+            let headers = Opcode::rc(operation).info().map_or(0, |info| info.headers_len);
+            Bth::SIZE + headers + payload as usize + pad(payload) + ICRC_LEN
+        })
+    }
+
+    /// Writes the answer that [`Responder::prepare`] announced into `body`; the ICRC is left out. Returns
+    /// false where there is none, or where its memory has gone; ask [`Responder::prepare`] again.
+    pub fn write(&mut self, ctx: &mut Ctx<'_>, body: &mut [u8]) -> bool {
+        let mtu = ctx.params.mtu_bytes();
+        let Some(reply) = self.replies.front_mut() else { return false };
+        let (operation, payload) = reply.shape(mtu);
+        let bth = Bth::new(Opcode::rc(operation), ctx.params.dest_qpn, reply.psn())
+            .with_pkey(ctx.params.pkey)
+            .with_pad_count(pad(payload));
+        let mut at = put(body, 0, bth.as_bytes());
+        let done = match reply {
+            Reply::Ack { syndrome, msn, .. } => {
+                put(body, at, Aeth::new(*syndrome, *msn).as_bytes());
+                true
+            }
+            Reply::Atomic { original, msn, .. } => {
+                at = put(body, at, Aeth::new(Syndrome::ACK, *msn).as_bytes());
+                put(body, at, AtomicAckEth::new(*original).as_bytes());
+                true
+            }
+            Reply::Read { psn, va, rkey, remaining, first, msn, .. } => {
+                if operation != Operation::ReadResponseMiddle {
+                    at = put(body, at, Aeth::new(Syndrome::ACK, *msn).as_bytes());
+                }
+                let out = &mut body[at..at + payload as usize];
+                if !out.is_empty() && ctx.memory.read_remote(ctx.params.pd, *rkey, *va, out).is_err() {
+                    self.refuse_read(ctx);
+                    return false;
+                }
+                *psn = psn.wrapping_add(1);
+                *va = va.wrapping_add(u64::from(payload));
+                *remaining -= payload;
+                *first = false;
+                *remaining == 0
+            }
+        };
+        if done
+            && let Some(Reply::Read { repeat: false, .. } | Reply::Atomic { repeat: false, .. }) =
+                self.replies.pop_front()
+        {
+            self.open_reads -= 1;
+        }
+        true
+    }
+
+    /// The memory of the READ that is being answered has gone: a NAK takes the place of its next response, and
+    /// of all that was to follow (rule R-RSP-31).
+    fn refuse_read(&mut self, ctx: &mut Ctx<'_>) {
+        let Some(&Reply::Read { psn, msn, .. }) = self.replies.front() else { return };
+        let syndrome = Syndrome::Nak(NakCode::RemoteAccessError);
+        self.replies.clear();
+        self.replies.push_back(Reply::Ack { psn, syndrome, msn });
+        self.fail(ctx, &Refusal::ACCESS);
+    }
+
+    /// Queues an ACK or NAK. A positive one takes the place of one that waits right before it, since it
+    /// covers what that one covers (rule R-RSP-26).
+    pub(super) fn queue_ack(&mut self, psn: Psn, syndrome: Syndrome) {
+        let msn = self.msn;
+        if let Some(Reply::Ack { psn: last, syndrome: Syndrome::Ack(_), msn: old }) = self.replies.back_mut()
+            && syndrome.is_ack()
+        {
+            *last = psn;
+            *old = msn;
+            return;
+        }
+        let last_word = matches!(syndrome, Syndrome::Nak(code) if code != NakCode::PsnSequenceError);
+        if last_word || self.replies.len() < MAX_REPLIES {
+            self.replies.push_back(Reply::Ack { psn, syndrome, msn });
+        }
+    }
+
+    /// Whether the answer at `psn` is still to be sent, so that a repeated request needs no other; or so many
+    /// wait that a peer which asks on and on is not to be humoured.
+    pub(super) fn is_queued(&self, psn: Psn, params: &RcParams) -> bool {
+        self.replies.len() >= MAX_REPLIES
+            || self.replies.iter().any(|reply| match *reply {
+                Reply::Read { psn: next, remaining, .. } => psn.in_window(next, params.packets(remaining)),
+                Reply::Atomic { psn: at, .. } => at == psn,
+                Reply::Ack { .. } => false,
+            })
+    }
+}
+
+impl Reply {
+    const fn psn(&self) -> Psn {
+        match *self {
+            Self::Ack { psn, .. } | Self::Read { psn, .. } | Self::Atomic { psn, .. } => psn,
+        }
+    }
+
+    /// Operation and payload length of its next packet.
+    fn shape(&self, mtu: u32) -> (Operation, u32) {
+        match *self {
+            Self::Ack { .. } => (Operation::Acknowledge, 0),
+            Self::Atomic { .. } => (Operation::AtomicAcknowledge, 0),
+            Self::Read { remaining, first, .. } => {
+                (segment(SegmentKind::ReadResponse, first, remaining <= mtu), remaining.min(mtu))
+            }
+        }
+    }
+}
+
+const fn pad(payload: u32) -> usize {
+    (payload.wrapping_neg() & 3) as usize
+}
+
+fn put(body: &mut [u8], at: usize, bytes: &[u8]) -> usize {
+    body[at..at + bytes.len()].copy_from_slice(bytes);
+    at + bytes.len()
+}
