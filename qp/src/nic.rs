@@ -470,7 +470,7 @@ impl Nic {
         let pair = self.qps.get_mut(qpn).ok_or(DropReason::NoSuchQp)?;
         if packet.info().kind == Kind::Cnp {
             // A CNP need not come from the peer, and its sender need not be in its partition: the queue pair
-            // it names decides alone (rule R-CNP-6).
+            // it names decides alone (rule R-ADR-10).
             if !demux::icrc_matches(packet, knowledge) {
                 return Err(DropReason::BadIcrc);
             }
