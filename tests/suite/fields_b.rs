@@ -293,7 +293,7 @@ fn f14_the_times_of_all_codes() {
 fn f14_a_receive_posted_after_three_milliseconds_is_in_time_for_six_retries() {
     for run in 0..100 {
         let conn = Conn { timeout: 8, rnr_retry: 6, min_rnr_timer: 14, ..Conn::default() };
-        let (mut world, [a, b]) = World::pair(WorldConfig::new("f14", seed(140) + run), conn);
+        let (mut world, [a, b]) = World::pair(WorldConfig::new("f14", seed(140 + run)), conn);
         let (src, dst) = (
             world.register(a.host, vec![3; 64], Access::empty()),
             world.register(b.host, vec![0; 64], Access::LOCAL_WRITE),

@@ -16,8 +16,11 @@ pub(crate) use world::{World, WorldConfig};
 
 /// The seed of a test: the number in `FERROCE_SEED` where it is set, else `default`.
 pub(crate) fn seed(default: u64) -> u64 {
-    match std::env::var("FERROCE_SEED") {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("FERROCE_SEED={text} is no number")),
-        Err(_) => default,
-    }
+    given_seed().unwrap_or(default)
+}
+
+/// The number in `FERROCE_SEED`, where it is set.
+pub(crate) fn given_seed() -> Option<u64> {
+    let text = std::env::var("FERROCE_SEED").ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("FERROCE_SEED={text} is no number")))
 }
