@@ -1,5 +1,6 @@
 //! One exchange of every operation, over and over: with each of its packets lost, doubled, late, out of turn or
-//! spoiled, and with each two of them lost. What comes of it is always what came of it without any fault.
+//! spoiled, and with each two of them lost. What comes of it is always what came of it without any fault (rules
+//! R-REQ-26 to R-REQ-29, R-CMP-3, R-CMP-22, R-RSP-4 to R-RSP-6, R-WIR-32).
 
 use std::collections::BTreeSet;
 

@@ -73,6 +73,7 @@ impl Two {
 
 // ---- every operation, every size ----
 
+/// Rules R-REQ-3, R-REQ-4, R-REQ-14, R-REQ-32, R-WIR-19, R-CQE-7, R-CQE-8, F4, F30.
 #[test]
 fn every_operation_at_every_size_and_mtu() {
     const LEN: u32 = 1 << 20;
@@ -138,6 +139,7 @@ fn every_operation_at_every_size_and_mtu() {
     }
 }
 
+/// Rule R-RSP-33.
 #[test]
 fn atomics_find_and_leave_the_right_values() {
     let mut two = Two::new("atomics", Conn::default(), 4096);
@@ -156,6 +158,7 @@ fn atomics_find_and_leave_the_right_values() {
     assert_eq!(found, [u64::MAX, 2, 2, 77]);
 }
 
+/// Rules R-CQE-6, R-CQE-14, R-RSP-34.
 #[test]
 fn a_thousand_mixed_messages_each_way_lose_nothing_and_drop_nothing() {
     for mtu in Mtu::ALL {
@@ -176,6 +179,7 @@ fn a_thousand_mixed_messages_each_way_lose_nothing_and_drop_nothing() {
 
 // ---- order ----
 
+/// Rule R-REQ-10.
 #[test]
 fn a_fenced_request_starts_when_the_reads_before_it_are_done() {
     let mut two =
@@ -204,6 +208,7 @@ fn a_fenced_request_starts_when_the_reads_before_it_are_done() {
     assert!(last < write, "{opcodes:x?}");
 }
 
+/// Rule R-REQ-8, F31.
 #[test]
 fn reads_beyond_the_agreed_depth_wait_their_turn() {
     let mut two =
@@ -216,6 +221,7 @@ fn reads_beyond_the_agreed_depth_wait_their_turn() {
     assert_eq!(two.sent(), [0, 1, 2, 3, 4, 5, 6, 7].map(|n| (n, WcStatus::Success)));
 }
 
+/// Rule R-REQ-37.
 #[test]
 fn unsignalled_requests_complete_in_silence() {
     let mut two = Two::new("unsignalled", Conn::default(), 4096);
@@ -230,6 +236,7 @@ fn unsignalled_requests_complete_in_silence() {
     assert_eq!(two.sent(), [99, 199, 299].map(|n| (n, WcStatus::Success)));
 }
 
+/// Rules R-RSP-3, R-RSP-18, R-RSP-19, R-RSP-20, F30.
 #[test]
 fn a_message_sent_before_its_receive_is_posted_waits_for_it() {
     let mut two = Two::new("rnr", Conn { min_rnr_timer: 14, ..Conn::default() }, 64 << 10);
@@ -253,6 +260,22 @@ fn a_message_sent_before_its_receive_is_posted_waits_for_it() {
     assert!(two.bytes_at_b(16_384, 5000) == two.bytes_at_a(0, 5000));
 }
 
+/// Rule R-MEM-11.
+#[test]
+fn the_key_of_an_empty_piece_is_not_looked_at() {
+    let mut two = Two::new("empty piece", Conn::default(), 4096);
+    let (here, there) = (two.at_a, two.at_b);
+    let nowhere = Sge { addr: VirtAddr::new(1), length: 0, lkey: wire::LKey::new(0xDEAD_BEEF) };
+    two.post_recv(RecvWr::new(0, &[nowhere, sge(&there, 0, 64), nowhere]));
+    two.post(SendWr::send(0, &[nowhere, sge(&here, 0, 64)]).signaled());
+    two.post(SendWr::read(1, &[sge(&here, 64, 64), nowhere], there.addr, there.rkey).signaled());
+    two.post(SendWr::write(2, &[nowhere], VirtAddr::new(0), RKey::new(0)).signaled());
+    two.world.drive();
+    assert_eq!(two.sent(), [0, 1, 2].map(|n| (n, WcStatus::Success)));
+    assert_eq!(two.received(), [(0, WcStatus::Success)]);
+}
+
+/// Rule R-REQ-16, F25.
 #[test]
 fn inline_data_may_be_changed_at_once() {
     let mut two = Two::new("inline", Conn::default(), 4096);
@@ -266,6 +289,7 @@ fn inline_data_may_be_changed_at_once() {
     assert_eq!(two.bytes_at_b(0, 200), pattern(200, 1));
 }
 
+/// Rules R-REQ-13, R-CQE-10, R-RSP-37, F28.
 #[test]
 fn solicited_completions_wake_who_waits_for_them_only() {
     let mut two = Two::new("solicited", Conn::default(), 4096);
@@ -321,6 +345,7 @@ fn after_error(status: WcStatus) -> Results {
 
 const FLUSHED: [(u64, WcStatus); 2] = [(0, WcStatus::WrFlushErr), (1, WcStatus::WrFlushErr)];
 
+/// Rules R-RSP-15, R-MEM-3, R-MEM-4, R-MEM-8, R-CQE-3, F3, F13.
 #[test]
 fn remote_access_errors_end_the_connection_on_both_sides() {
     type Bad = fn(&Two) -> SendWr;
@@ -354,6 +379,7 @@ fn remote_access_errors_end_the_connection_on_both_sides() {
     }
 }
 
+/// Rules R-RSP-11, R-RSP-14, R-RSP-16, R-CQE-2.
 #[test]
 fn invalid_requests_end_the_connection_on_both_sides() {
     let misaligned = |two: &Two| {
@@ -373,6 +399,7 @@ fn invalid_requests_end_the_connection_on_both_sides() {
     assert_eq!((sent, &received[..], vendor), (after_error(WcStatus::RemInvReqErr), &receives[..], 0x61));
 }
 
+/// Rules R-REQ-15, R-CQE-3, F23.
 #[test]
 fn a_bad_local_key_fails_in_its_turn_and_nothing_of_it_is_sent() {
     let bad = |two: &Two| {
@@ -391,6 +418,7 @@ fn a_bad_local_key_fails_in_its_turn_and_nothing_of_it_is_sent() {
     assert_eq!(attr.state, QpState::Rts, "the peer has seen nothing wrong");
 }
 
+/// Rules R-MEM-12, R-RSP-31.
 #[test]
 fn a_region_that_goes_away_stops_a_read_being_answered() {
     let mut two = Two::new("dereg", Conn { mtu: Mtu::B256, ..Conn::default() }, 64 << 10);
@@ -404,6 +432,7 @@ fn a_region_that_goes_away_stops_a_read_being_answered() {
     assert_eq!(two.sent(), [(1, WcStatus::RemAccessErr)]);
 }
 
+/// Rule R-ADM-13.
 #[test]
 fn one_connection_does_not_suffer_from_another() {
     let mut world = World::new(WorldConfig::new("others", seed(9)));
@@ -420,6 +449,7 @@ fn one_connection_does_not_suffer_from_another() {
     assert_eq!(world.send_completions(bad[0])[0].status, WcStatus::RemAccessErr);
 }
 
+/// Rules R-REQ-26, R-REQ-28.
 #[test]
 fn an_overflowing_port_costs_time_but_no_data() {
     let mut config = WorldConfig { hosts: 3, ..WorldConfig::new("incast", seed(11)) };
@@ -449,6 +479,7 @@ fn an_overflowing_port_costs_time_but_no_data() {
     assert!(world.net.counts(node).overflows > 0, "the port never overflowed");
 }
 
+/// Rule R-CQE-9.
 #[test]
 fn a_full_completion_queue_ends_the_queue_pair() {
     let mut two = Two::new("overrun", Conn::default(), 4096);
@@ -479,6 +510,7 @@ fn a_full_completion_queue_ends_the_queue_pair() {
     assert_eq!(attr.state, QpState::Err);
 }
 
+/// Rules R-ADM-2, R-REQ-24, F17.
 #[test]
 fn packets_for_a_queue_pair_that_is_gone_are_dropped_and_its_peer_gives_up() {
     let conn = Conn { timeout: 10, retry_cnt: 3, ..Conn::default() };
@@ -494,6 +526,7 @@ fn packets_for_a_queue_pair_that_is_gone_are_dropped_and_its_peer_gives_up() {
 
 // ---- states ----
 
+/// Rules R-REQ-31, R-QPS-12.
 #[test]
 fn draining_finishes_what_has_started_and_starts_nothing_more() {
     let mut two = Two::new("drain", Conn::default(), 1 << 20);
@@ -517,6 +550,7 @@ fn draining_finishes_what_has_started_and_starts_nothing_more() {
     assert_eq!(two.sent(), [(1, WcStatus::Success)]);
 }
 
+/// Rule R-QPS-13.
 #[test]
 fn a_queue_pair_can_be_reset_and_connected_again() {
     let mut two = Two::new("again", Conn::default(), 4096);

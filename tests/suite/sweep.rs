@@ -1,6 +1,6 @@
 //! A thousand random messages each way between two NICs, over every mixture of loss, duplication, reordering and
 //! corruption, in virtual time: all bytes arrive, all completions come once and in order, and what was lost was
-//! noticed.
+//! noticed (rules R-REQ-26, R-CMP-2, R-CMP-3, R-RSP-2, R-RSP-4 to R-RSP-7, R-CQE-6).
 //!
 //! `cargo test` runs a part of it. All of it: `FERROCE_LONG=1 cargo test --release -p ferroce-tests --test suite sweep`.
 
