@@ -16,7 +16,7 @@ pub(crate) fn messages(p: &mut Pair<'_>, op: Op, count: u64) -> Outcome {
     while first < count {
         let n = BATCH.min(count - first);
         let bytes = n * u64::from(SIZE);
-        let seed = u8::try_from(first / BATCH & 0x7f).unwrap_or_default();
+        let seed = u8::try_from((first / BATCH) & 0x7f).unwrap_or_default();
         p.source(op).fill(0, bytes, seed, 0)?;
         p.sink(op).fill(0, bytes, !seed, 0)?;
         let at = |k: u64| k * u64::from(SIZE);

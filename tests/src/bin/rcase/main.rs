@@ -12,6 +12,8 @@ mod cases;
 mod guest;
 mod pair;
 mod side;
+#[cfg(test)]
+mod tests;
 
 use std::io::Write as _;
 use std::net::SocketAddr;
