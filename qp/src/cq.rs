@@ -24,6 +24,8 @@ pub(crate) enum Pushed {
     Notify,
     /// The queue was full; the completion is lost and the queue is in error (rule R-CQE-9).
     Overrun,
+    /// The queue is in error since it overran; the completion is lost.
+    Lost,
 }
 
 #[derive(Debug)]
@@ -42,7 +44,10 @@ impl Cq {
     }
 
     pub(crate) fn push(&mut self, wc: Completion) -> Pushed {
-        if self.overrun || self.queue.len() >= self.depth {
+        if self.overrun {
+            return Pushed::Lost;
+        }
+        if self.queue.len() >= self.depth {
             self.overrun = true;
             return Pushed::Overrun;
         }
@@ -123,7 +128,7 @@ mod tests {
         let mut out = Vec::new();
         assert_eq!(cq.poll(4, &mut out), 1);
         assert_eq!(out[0].wr_id, WrId::new(1));
-        assert_eq!(cq.push(wc(3, false)), Pushed::Overrun);
+        assert_eq!(cq.push(wc(3, false)), Pushed::Lost);
     }
 
     #[test]

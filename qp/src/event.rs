@@ -26,6 +26,10 @@ pub enum AsyncEvent {
     CommEst(Qpn),
     /// All sends that had started are done; the queue pair is in SQD.
     SqDrained(Qpn),
+    /// A peer's request broke a rule, and no receive reports it; the queue pair is in ERR.
+    QpReqErr(Qpn),
+    /// A peer asked for memory it may not touch, and no receive reports it; the queue pair is in ERR.
+    QpAccessErr(Qpn),
 }
 
 /// What a [`Tracer`] is told.

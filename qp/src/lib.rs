@@ -9,6 +9,8 @@ mod cq;
 mod demux;
 pub mod error;
 pub mod event;
+#[cfg(test)]
+mod kit;
 pub mod mr;
 pub mod nic;
 mod pair;

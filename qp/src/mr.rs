@@ -287,3 +287,6 @@ impl Memory for MrTable {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

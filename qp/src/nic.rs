@@ -11,23 +11,24 @@
 use std::collections::VecDeque;
 
 use rand_core::{RngCore, SeedableRng};
-use transport::ports::Side;
-use transport::{Access, Completion, Counters, Ctx, DropReason, Effects, PdId};
-use wire::batch::{Caps, HeaderKnowledge, RxBurst, TxBatch};
-use wire::ip::Ecn;
-use wire::opcode::Kind;
-use wire::{Gid, Instant, LKey, Mtu, NetHeader, Packet, Qpn, ip};
+use transport::{Access, Completion, Counters, Ctx, Effects, PdId};
+use wire::batch::Caps;
+use wire::{Gid, Instant, LKey, Mtu, NetHeader, Qpn, ip};
 
-use crate::cq::{Cq, CqId, Pushed};
-use crate::demux;
+use crate::cq::{Cq, CqId};
 use crate::error::{CreateError, DestroyError, ModifyQpError};
-use crate::event::{AsyncEvent, Drops, Event, TraceEvent, Tracer};
+use crate::event::{Drops, Event, Tracer};
 use crate::mr::{MrError, MrInfo, MrTable};
 use crate::pair::{QpInit, QueuePair, flush_receive};
 use crate::sched::{Ready, Timers};
 use crate::state::{AddressVector, AttrMask, ModifyLimits, PostRule, QpAttr, QpState, QpType};
 use crate::table::QpTable;
 use crate::wr::{PostError, QpCap, RecvWr, SendWr};
+
+mod path;
+mod settle;
+#[cfg(test)]
+mod tests;
 
 /// What a NIC is told when it is made.
 #[derive(Clone, Debug)]
@@ -285,11 +286,10 @@ impl Nic {
         let Some(pair) = self.qps.get_mut(qpn) else { return Err(ModifyQpError::NoSuchQp) };
         if merged.state == QpState::Err {
             pair.enter_error(now, &mut self.memory, &mut self.out);
-            self.settle(now, qpn);
         } else {
             pair.apply(merged, net, &caps);
-            self.schedule(qpn);
         }
+        self.settle(now, qpn);
         if merged.state == QpState::Reset {
             self.forget_completions(qpn);
         }
@@ -322,6 +322,9 @@ impl Nic {
     /// Where it does not exist.
     pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), DestroyError> {
         let pair = self.qps.remove(qpn).ok_or(DestroyError::NoSuchObject)?;
+        if let Some(at) = pair.timer {
+            self.timers.remove(at, qpn);
+        }
         self.forget_completions_of(&pair);
         for cq in [pair.init.send_cq, pair.init.recv_cq] {
             if let Some(queue) = self.cq_mut(cq) {
@@ -423,276 +426,4 @@ impl Nic {
             }
         }
     }
-
-    // ---- input ----
-
-    /// Takes packets that arrived.
-    pub fn handle_burst(&mut self, now: Instant, burst: &RxBurst) {
-        let malformed = u64::from(burst.malformed());
-        self.out.counters.rcvd_pkts += malformed;
-        self.drops.count(DropReason::Malformed, malformed);
-        for (rx, body) in burst.iter() {
-            self.out.counters.rcvd_pkts += 1;
-            if let Err((qpn, reason)) = self.handle_packet(now, &rx.net, rx.knowledge, body) {
-                self.drops.count(reason, 1);
-                if reason == DropReason::BadIcrc {
-                    self.out.counters.rx_icrc_encapsulated += 1;
-                }
-                if let Some(tracer) = &mut self.tracer {
-                    tracer.event(now, &TraceEvent::Dropped { qpn, reason });
-                }
-            }
-        }
-    }
-
-    fn handle_packet(
-        &mut self,
-        now: Instant,
-        net: &NetHeader,
-        knowledge: HeaderKnowledge,
-        body: &[u8],
-    ) -> Result<(), (Option<Qpn>, DropReason)> {
-        let packet = Packet::parse_body(*net, body).map_err(|error| (None, demux::unparsable(error)))?;
-        let qpn = packet.bth().dest_qp();
-        self.dispatch(now, knowledge, &packet, qpn).map_err(|reason| (Some(qpn), reason))
-    }
-
-    fn dispatch(
-        &mut self,
-        now: Instant,
-        knowledge: HeaderKnowledge,
-        packet: &Packet<'_>,
-        qpn: Qpn,
-    ) -> Result<(), DropReason> {
-        if packet.bth().tver() != 0 {
-            return Err(DropReason::BadVersion);
-        }
-        let pair = self.qps.get_mut(qpn).ok_or(DropReason::NoSuchQp)?;
-        if packet.info().kind == Kind::Cnp {
-            // A CNP need not come from the peer, and its sender need not be in its partition: the queue pair
-            // it names decides alone (rule R-ADR-10).
-            if !demux::icrc_matches(packet, knowledge) {
-                return Err(DropReason::BadIcrc);
-            }
-            self.out.counters.rp_cnp_ignored += 1;
-            return Ok(());
-        }
-        demux::admit(pair, packet, knowledge)?;
-        if let Some(tracer) = &mut self.tracer {
-            tracer.event(now, &TraceEvent::Received(packet));
-        }
-        if packet.net.ecn() == Ecn::Ce {
-            self.out.counters.np_ecn_marked_roce_packets += 1;
-        }
-        let mut ctx = Ctx { now, params: &pair.params, memory: &mut self.memory, out: &mut self.out };
-        let result = if packet.info().kind.is_request() {
-            if pair.attr.state == QpState::Rtr && !pair.comm_est {
-                pair.comm_est = true;
-                self.events.push_back(Event::Async(AsyncEvent::CommEst(qpn)));
-            }
-            pair.responder.on_request(&mut ctx, &mut pair.rq, packet)
-        } else {
-            pair.requester.on_response(&mut ctx, packet)
-        };
-        self.settle(now, qpn);
-        result
-    }
-
-    /// Does what is due at `now`.
-    pub fn handle_timeout(&mut self, now: Instant) {
-        while let Some((at, qpn)) = self.timers.pop_due(now) {
-            let Some(pair) = self.qps.get_mut(qpn) else { continue };
-            if pair.timer != Some(at) {
-                continue;
-            }
-            pair.timer = None;
-            if pair.requester.poll_timeout().is_some_and(|due| due <= now) {
-                let mut ctx = Ctx { now, params: &pair.params, memory: &mut self.memory, out: &mut self.out };
-                pair.requester.handle_timeout(&mut ctx);
-            }
-            self.settle(now, qpn);
-        }
-    }
-
-    // ---- output ----
-
-    /// Fills `batch` with packets of one queue pair, sealed and ready to send; false where nobody has any.
-    pub fn poll_transmit(&mut self, now: Instant, batch: &mut TxBatch) -> bool {
-        while let Some(qpn) = self.ready.pop() {
-            let Some(pair) = self.qps.get_mut(qpn) else { continue };
-            pair.queued = false;
-            let Some(net) = pair.net else { continue };
-            batch.begin(net, &self.config.caps, self.ip_id);
-            let mut ctx = Ctx { now, params: &pair.params, memory: &mut self.memory, out: &mut self.out };
-            let more = fill(
-                &mut ctx,
-                &mut pair.responder,
-                &mut pair.requester,
-                pair.attr.state,
-                &self.config.caps,
-                batch,
-            );
-            self.settle_after_send(now, qpn, more);
-            if !batch.is_empty() {
-                batch.seal();
-                #[expect(clippy::cast_possible_truncation, reason = "identifications count modulo 2^16")]
-                let sent = batch.len() as u16;
-                self.ip_id = self.ip_id.wrapping_add(sent);
-                self.out.counters.sent_pkts += u64::from(sent);
-                if let Some(tracer) = &mut self.tracer {
-                    tracer.event(now, &TraceEvent::Sent { qpn, packets: batch.len() });
-                }
-                return true;
-            }
-        }
-        batch.clear();
-        false
-    }
-
-    /// The next event.
-    pub fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
-    }
-
-    /// When [`Nic::handle_timeout`] has to be called at the latest.
-    #[must_use]
-    pub fn poll_timeout(&self) -> Option<Instant> {
-        self.timers.next()
-    }
-
-    /// Whether [`Nic::poll_transmit`] may have something.
-    #[must_use]
-    pub fn wants_transmit(&self) -> bool {
-        !self.ready.is_empty()
-    }
-
-    // ---- what engines caused ----
-
-    fn settle_after_send(&mut self, now: Instant, qpn: Qpn, more: bool) {
-        if self.out.fatal || !self.out.completions.is_empty() {
-            self.settle(now, qpn);
-        } else {
-            self.update_timer(qpn);
-            if more {
-                self.schedule(qpn);
-            }
-        }
-    }
-
-    /// Carries out what a call into the engines of `qpn` caused.
-    fn settle(&mut self, now: Instant, qpn: Qpn) {
-        if core::mem::take(&mut self.out.fatal) {
-            self.fail_pair(now, qpn);
-        }
-        if self.deliver(qpn) {
-            // The completion queue is full: the queue pair ends, and nothing it completes can be told.
-            self.fail_pair(now, qpn);
-            self.out.completions.clear();
-        }
-        self.check_drained(qpn);
-        self.update_timer(qpn);
-        self.schedule(qpn);
-    }
-
-    fn fail_pair(&mut self, now: Instant, qpn: Qpn) {
-        let Some(pair) = self.qps.get_mut(qpn) else { return };
-        let from = pair.state();
-        if from == QpState::Err {
-            return;
-        }
-        pair.enter_error(now, &mut self.memory, &mut self.out);
-        self.out.fatal = false;
-        self.trace_state(now, qpn, from, QpState::Err);
-    }
-
-    /// Moves completions to their queues; true where one of them has overrun.
-    fn deliver(&mut self, qpn: Qpn) -> bool {
-        let Some(init) = self.qps.get(qpn).map(|pair| pair.init) else {
-            self.out.completions.clear();
-            return false;
-        };
-        let mut overrun = false;
-        for (side, wc) in self.out.completions.drain(..) {
-            let id = if side == Side::Send { init.send_cq } else { init.recv_cq };
-            let Some(queue) = self.cqs.get_mut(id.0 as usize).and_then(Option::as_mut) else { continue };
-            match queue.push(wc) {
-                Pushed::Stored => {}
-                Pushed::Notify => self.events.push_back(Event::CqReady(id)),
-                Pushed::Overrun if overrun => {}
-                Pushed::Overrun => {
-                    overrun = true;
-                    self.events.push_back(Event::Async(AsyncEvent::CqErr(id)));
-                }
-            }
-        }
-        overrun
-    }
-
-    fn check_drained(&mut self, qpn: Qpn) {
-        let Some(pair) = self.qps.get_mut(qpn) else { return };
-        if pair.state() == QpState::Sqd && !pair.drained && pair.requester.is_drained() {
-            pair.drained = true;
-            if pair.attr.en_sqd_async_notify {
-                self.events.push_back(Event::Async(AsyncEvent::SqDrained(qpn)));
-            }
-        }
-    }
-
-    fn schedule(&mut self, qpn: Qpn) {
-        let Some(pair) = self.qps.get_mut(qpn) else { return };
-        let has_work = pair.responder.has_replies() || !pair.requester.is_empty();
-        if !pair.queued && has_work && pair.net.is_some() {
-            pair.queued = true;
-            self.ready.push(qpn);
-        }
-    }
-
-    fn update_timer(&mut self, qpn: Qpn) {
-        let Some(pair) = self.qps.get_mut(qpn) else { return };
-        if let Some(due) = pair.requester.poll_timeout()
-            && pair.timer.is_none_or(|at| due < at)
-        {
-            pair.timer = Some(due);
-            self.timers.push(due, qpn);
-        }
-    }
-
-    fn trace_state(&mut self, now: Instant, qpn: Qpn, from: QpState, to: QpState) {
-        if let Some(tracer) = &mut self.tracer
-            && from != to
-        {
-            tracer.event(now, &TraceEvent::State { qpn, from, to });
-        }
-    }
-}
-
-/// Fills `batch` with answers first, then requests, for as long as they fit; true where more may follow.
-fn fill(
-    ctx: &mut Ctx<'_>,
-    responder: &mut transport::Responder,
-    requester: &mut transport::Requester,
-    state: QpState,
-    caps: &Caps,
-    batch: &mut TxBatch,
-) -> bool {
-    while let Some(len) = responder.prepare(ctx) {
-        if !batch.accepts(len, caps) {
-            return true;
-        }
-        if !responder.write(ctx, batch.push(len)) {
-            batch.cancel_last();
-        }
-    }
-    if !state.continues_requests() {
-        return false;
-    }
-    while let Some(len) = requester.prepare(ctx) {
-        if !batch.accepts(len, caps) {
-            return true;
-        }
-        if !requester.write(ctx, batch.push(len)) {
-            batch.cancel_last();
-        }
-    }
-    false
 }

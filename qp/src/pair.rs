@@ -68,7 +68,7 @@ pub(crate) struct QueuePair {
     pub(crate) net: Option<NetHeader>,
     /// It waits in the scheduler's queue.
     pub(crate) queued: bool,
-    /// The earliest entry it has among the device's timers.
+    /// Its entry among the device's timers.
     pub(crate) timer: Option<Instant>,
     pub(crate) comm_est: bool,
     pub(crate) drained: bool,
@@ -101,15 +101,14 @@ impl QueuePair {
     /// Takes over attributes that were checked, and does what the transition asks for.
     pub(crate) fn apply(&mut self, attr: QpAttr, net: Option<NetHeader>, caps: &Caps) {
         let from = self.attr.state;
-        self.attr = attr;
-        self.params = params(self.qpn, &self.init, &attr, caps);
+        self.attr = if attr.state == QpState::Reset { QpAttr::default() } else { attr };
+        self.params = params(self.qpn, &self.init, &self.attr, caps);
         match (from, attr.state) {
             (_, QpState::Reset) => {
                 // Rule R-QPS-13.
                 self.rq = RecvRing::default();
                 self.requester = Requester::new(&self.params);
                 self.responder = Responder::new(&self.params);
-                self.attr = QpAttr::default();
                 self.net = None;
                 self.comm_est = false;
             }
@@ -120,7 +119,8 @@ impl QueuePair {
         if net.is_some() {
             self.net = net;
         }
-        self.drained = false;
+        // Changing attributes within SQD does not drain it anew.
+        self.drained &= from == QpState::Sqd;
         self.requester.set_draining(attr.state == QpState::Sqd);
     }
 

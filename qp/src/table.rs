@@ -54,3 +54,49 @@ impl QpTable {
 fn index(qpn: Qpn) -> Option<usize> {
     Some(qpn.value().checked_sub(FIRST_QPN)? as usize)
 }
+
+#[cfg(test)]
+mod tests {
+    use transport::PdId;
+
+    use super::*;
+    use crate::cq::CqId;
+    use crate::kit::CAPS;
+    use crate::pair::QpInit;
+    use crate::state::QpType;
+    use crate::wr::QpCap;
+
+    fn make(qpn: Qpn) -> QueuePair {
+        let cq = CqId(0);
+        let init = QpInit {
+            qp_type: QpType::Rc,
+            pd: PdId(0),
+            send_cq: cq,
+            recv_cq: cq,
+            cap: QpCap::default(),
+            sq_sig_all: false,
+        };
+        QueuePair::new(qpn, init, &CAPS)
+    }
+
+    #[test]
+    fn a_number_is_used_again_as_late_as_possible() {
+        let mut table = QpTable::default();
+        let kept = table.insert(make).unwrap();
+        assert_eq!(kept, Qpn::new(FIRST_QPN));
+        for i in 1..MAX_QPS {
+            let qpn = table.insert(make).unwrap();
+            assert_eq!(qpn.value() as usize, FIRST_QPN as usize + i, "a new one each time");
+            assert_eq!(table.remove(qpn).map(|pair| pair.qpn), Some(qpn));
+            assert!(table.get(qpn).is_none() && table.remove(qpn).is_none());
+        }
+        // Now the one that has been free for longest.
+        for i in 1..4 {
+            assert_eq!(table.insert(make), Some(Qpn::new(FIRST_QPN + i)));
+        }
+        assert_eq!(table.iter().count(), 4);
+        for qpn in [0, 1, FIRST_QPN - 1, FIRST_QPN + 4, 0xFF_FFFF] {
+            assert!(table.get_mut(Qpn::new(qpn)).is_none());
+        }
+    }
+}

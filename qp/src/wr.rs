@@ -265,3 +265,6 @@ impl PostError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

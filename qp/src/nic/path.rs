@@ -1,0 +1,183 @@
+//! The data path: packets in, time passing, packets out.
+
+use transport::{Ctx, DropReason};
+use wire::batch::{Caps, HeaderKnowledge, RxBurst, TxBatch};
+use wire::ip::Ecn;
+use wire::opcode::Kind;
+use wire::{Instant, NetHeader, Packet, Qpn};
+
+use super::Nic;
+use crate::demux;
+use crate::event::{AsyncEvent, Event, TraceEvent};
+use crate::state::QpState;
+
+impl Nic {
+    /// Takes packets that arrived.
+    pub fn handle_burst(&mut self, now: Instant, burst: &RxBurst) {
+        let malformed = u64::from(burst.malformed());
+        self.out.counters.rcvd_pkts += malformed;
+        self.drops.count(DropReason::Malformed, malformed);
+        for (rx, body) in burst.iter() {
+            self.out.counters.rcvd_pkts += 1;
+            if let Err((qpn, reason)) = self.handle_packet(now, &rx.net, rx.knowledge, body) {
+                self.drops.count(reason, 1);
+                if reason == DropReason::BadIcrc {
+                    self.out.counters.rx_icrc_encapsulated += 1;
+                }
+                if let Some(tracer) = &mut self.tracer {
+                    tracer.event(now, &TraceEvent::Dropped { qpn, reason });
+                }
+            }
+        }
+    }
+
+    fn handle_packet(
+        &mut self,
+        now: Instant,
+        net: &NetHeader,
+        knowledge: HeaderKnowledge,
+        body: &[u8],
+    ) -> Result<(), (Option<Qpn>, DropReason)> {
+        let packet = Packet::parse_body(*net, body).map_err(|error| (None, demux::unparsable(error)))?;
+        let qpn = packet.bth().dest_qp();
+        self.dispatch(now, knowledge, &packet, qpn).map_err(|reason| (Some(qpn), reason))
+    }
+
+    fn dispatch(
+        &mut self,
+        now: Instant,
+        knowledge: HeaderKnowledge,
+        packet: &Packet<'_>,
+        qpn: Qpn,
+    ) -> Result<(), DropReason> {
+        if packet.bth().tver() != 0 {
+            return Err(DropReason::BadVersion);
+        }
+        let pair = self.qps.get_mut(qpn).ok_or(DropReason::NoSuchQp)?;
+        if packet.info().kind == Kind::Cnp {
+            // A CNP need not come from the peer, and its sender need not be in its partition: the queue pair
+            // it names decides alone (rules R-ADR-10 and R-ADM-8).
+            if !pair.state().takes_requests() {
+                return Err(DropReason::QpState);
+            }
+            if !demux::icrc_matches(packet, knowledge) {
+                return Err(DropReason::BadIcrc);
+            }
+            self.out.counters.rp_cnp_ignored += 1;
+            return Ok(());
+        }
+        demux::admit(pair, packet, knowledge)?;
+        if let Some(tracer) = &mut self.tracer {
+            tracer.event(now, &TraceEvent::Received(packet));
+        }
+        if packet.net.ecn() == Ecn::Ce {
+            self.out.counters.np_ecn_marked_roce_packets += 1;
+        }
+        let mut ctx = Ctx { now, params: &pair.params, memory: &mut self.memory, out: &mut self.out };
+        let result = if packet.info().kind.is_request() {
+            if pair.attr.state == QpState::Rtr && !pair.comm_est {
+                pair.comm_est = true;
+                self.events.push_back(Event::Async(AsyncEvent::CommEst(qpn)));
+            }
+            pair.responder.on_request(&mut ctx, &mut pair.rq, packet)
+        } else {
+            pair.requester.on_response(&mut ctx, packet)
+        };
+        self.settle(now, qpn);
+        result
+    }
+
+    /// Does what is due at `now`.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some(qpn) = self.timers.pop_due(now) {
+            let Some(pair) = self.qps.get_mut(qpn) else { continue };
+            pair.timer = None;
+            if pair.requester.poll_timeout().is_some_and(|due| due <= now) {
+                let mut ctx = Ctx { now, params: &pair.params, memory: &mut self.memory, out: &mut self.out };
+                pair.requester.handle_timeout(&mut ctx);
+            }
+            self.settle(now, qpn);
+        }
+    }
+
+    /// Fills `batch` with packets of one queue pair, sealed and ready to send; false where nobody has any.
+    pub fn poll_transmit(&mut self, now: Instant, batch: &mut TxBatch) -> bool {
+        while let Some(qpn) = self.ready.pop() {
+            let Some(pair) = self.qps.get_mut(qpn) else { continue };
+            pair.queued = false;
+            let Some(net) = pair.net else { continue };
+            batch.begin(net, &self.config.caps, self.ip_id);
+            let mut ctx = Ctx { now, params: &pair.params, memory: &mut self.memory, out: &mut self.out };
+            let more = fill(
+                &mut ctx,
+                &mut pair.responder,
+                &mut pair.requester,
+                pair.attr.state,
+                &self.config.caps,
+                batch,
+            );
+            self.settle_after_send(now, qpn, more);
+            if !batch.is_empty() {
+                batch.seal();
+                #[expect(clippy::cast_possible_truncation, reason = "identifications count modulo 2^16")]
+                let sent = batch.len() as u16;
+                self.ip_id = self.ip_id.wrapping_add(sent);
+                self.out.counters.sent_pkts += u64::from(sent);
+                if let Some(tracer) = &mut self.tracer {
+                    tracer.event(now, &TraceEvent::Sent { qpn, packets: batch.len() });
+                }
+                return true;
+            }
+        }
+        batch.clear();
+        false
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// When [`Nic::handle_timeout`] has to be called at the latest.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+
+    /// Whether [`Nic::poll_transmit`] may have something.
+    #[must_use]
+    pub fn wants_transmit(&self) -> bool {
+        !self.ready.is_empty()
+    }
+}
+
+/// Fills `batch` with answers first, then requests, for as long as they fit; true where more may follow.
+fn fill(
+    ctx: &mut Ctx<'_>,
+    responder: &mut transport::Responder,
+    requester: &mut transport::Requester,
+    state: QpState,
+    caps: &Caps,
+    batch: &mut TxBatch,
+) -> bool {
+    while let Some(len) = responder.prepare(ctx) {
+        if !batch.accepts(len, caps) {
+            return true;
+        }
+        if !responder.write(ctx, batch.push(len)) {
+            batch.cancel_last();
+        }
+    }
+    if !state.continues_requests() {
+        return false;
+    }
+    while let Some(len) = requester.prepare(ctx) {
+        if !batch.accepts(len, caps) {
+            return true;
+        }
+        if !requester.write(ctx, batch.push(len)) {
+            batch.cancel_last();
+        }
+    }
+    false
+}

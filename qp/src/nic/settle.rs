@@ -1,0 +1,135 @@
+//! What a call into the engines of a queue pair caused, carried out: completions, errors, timers, turns.
+
+use transport::ports::Side;
+use wire::{Instant, NakCode, Qpn};
+
+use super::Nic;
+use crate::cq::{CqId, Pushed};
+use crate::event::{AsyncEvent, Event, TraceEvent};
+use crate::state::QpState;
+
+impl Nic {
+    /// Carries out what filling a batch caused; `more` says that it was too small for all there is.
+    pub(super) fn settle_after_send(&mut self, now: Instant, qpn: Qpn, more: bool) {
+        if self.out.fatal || !self.out.completions.is_empty() {
+            self.settle(now, qpn);
+        } else {
+            self.update_timer(qpn);
+            if more {
+                self.schedule(qpn);
+            }
+        }
+    }
+
+    /// Carries out what a call into the engines of `qpn` caused.
+    pub(super) fn settle(&mut self, now: Instant, qpn: Qpn) {
+        let unreported = self.out.unreported.take();
+        if core::mem::take(&mut self.out.fatal)
+            && self.fail_pair(now, qpn)
+            && let Some(nak) = unreported
+        {
+            // Rule R-RSP-38.
+            let event = match nak {
+                NakCode::RemoteAccessError => AsyncEvent::QpAccessErr(qpn),
+                _ => AsyncEvent::QpReqErr(qpn),
+            };
+            self.events.push_back(Event::Async(event));
+        }
+        self.deliver(now);
+        self.check_drained(qpn);
+        self.update_timer(qpn);
+        self.schedule(qpn);
+    }
+
+    /// Puts a queue pair into the error state; false where it was there.
+    fn fail_pair(&mut self, now: Instant, qpn: Qpn) -> bool {
+        let Some(pair) = self.qps.get_mut(qpn) else { return false };
+        let from = pair.state();
+        if from == QpState::Err {
+            return false;
+        }
+        pair.enter_error(now, &mut self.memory, &mut self.out);
+        self.trace_state(now, qpn, from, QpState::Err);
+        true
+    }
+
+    /// Moves completions to their queues. One that overruns ends every queue pair that completes there (rule
+    /// R-CQE-9); what those flush may be told elsewhere, so it takes its turn.
+    fn deliver(&mut self, now: Instant) {
+        while !self.out.completions.is_empty() {
+            let mut full: Vec<CqId> = Vec::new();
+            for (side, wc) in self.out.completions.drain(..) {
+                let Some(init) = self.qps.get(wc.qp_num).map(|pair| pair.init) else { continue };
+                let id = if side == Side::Send { init.send_cq } else { init.recv_cq };
+                let Some(queue) = self.cqs.get_mut(id.0 as usize).and_then(Option::as_mut) else { continue };
+                match queue.push(wc) {
+                    Pushed::Stored => {}
+                    Pushed::Notify => self.events.push_back(Event::CqReady(id)),
+                    Pushed::Overrun => {
+                        self.events.push_back(Event::Async(AsyncEvent::CqErr(id)));
+                        full.push(id);
+                    }
+                    Pushed::Lost if full.contains(&id) => {}
+                    Pushed::Lost => full.push(id),
+                }
+            }
+            if !full.is_empty() {
+                self.fail_users(now, &full);
+            }
+        }
+    }
+
+    /// Puts every queue pair that is in use and completes to one of `cqs` into the error state.
+    fn fail_users(&mut self, now: Instant, cqs: &[CqId]) {
+        let users: Vec<Qpn> = self
+            .qps
+            .iter()
+            .filter(|pair| !matches!(pair.state(), QpState::Reset | QpState::Err))
+            .filter(|pair| cqs.contains(&pair.init.send_cq) || cqs.contains(&pair.init.recv_cq))
+            .map(|pair| pair.qpn)
+            .collect();
+        for qpn in users {
+            self.fail_pair(now, qpn);
+        }
+    }
+
+    fn check_drained(&mut self, qpn: Qpn) {
+        let Some(pair) = self.qps.get_mut(qpn) else { return };
+        if pair.state() == QpState::Sqd && !pair.drained && pair.requester.is_drained() {
+            pair.drained = true;
+            if pair.attr.en_sqd_async_notify {
+                self.events.push_back(Event::Async(AsyncEvent::SqDrained(qpn)));
+            }
+        }
+    }
+
+    pub(super) fn schedule(&mut self, qpn: Qpn) {
+        let Some(pair) = self.qps.get_mut(qpn) else { return };
+        let has_work = pair.responder.has_replies() || !pair.requester.is_empty();
+        if !pair.queued && has_work && pair.net.is_some() {
+            pair.queued = true;
+            self.ready.push(qpn);
+        }
+    }
+
+    fn update_timer(&mut self, qpn: Qpn) {
+        let Some(pair) = self.qps.get_mut(qpn) else { return };
+        // A deadline that moved back is found out when the old one comes.
+        if let Some(due) = pair.requester.poll_timeout()
+            && pair.timer.is_none_or(|at| due < at)
+        {
+            if let Some(at) = pair.timer.replace(due) {
+                self.timers.remove(at, qpn);
+            }
+            self.timers.insert(due, qpn);
+        }
+    }
+
+    pub(super) fn trace_state(&mut self, now: Instant, qpn: Qpn, from: QpState, to: QpState) {
+        if let Some(tracer) = &mut self.tracer
+            && from != to
+        {
+            tracer.event(now, &TraceEvent::State { qpn, from, to });
+        }
+    }
+}
