@@ -14,6 +14,10 @@ use crate::mr::MrTable;
 use crate::state::{QpAttr, QpState, QpType};
 use crate::wr::QpCap;
 
+/// Most PSNs that may be outstanding: fewer than half the circle, so that before and after stay apart (rule
+/// R-REQ-6).
+const MAX_WINDOW: u32 = (1 << 23) - 1;
+
 /// What a queue pair is made of, fixed when it is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpInit {
@@ -164,8 +168,30 @@ fn params(qpn: Qpn, init: &QpInit, attr: &QpAttr, caps: &Caps) -> RcParams {
         timeout: attr.timeout,
         retry_cnt: attr.retry_cnt,
         rnr_retry: attr.rnr_retry,
-        window: caps.window.max(1),
+        window: caps.window.clamp(1, MAX_WINDOW),
         sq_psn: attr.sq_psn,
         rq_psn: attr.rq_psn,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_window_stays_within_half_the_circle_of_psns() {
+        let cq = CqId(0);
+        let init = QpInit {
+            qp_type: QpType::Rc,
+            pd: transport::PdId(0),
+            send_cq: cq,
+            recv_cq: cq,
+            cap: QpCap::default(),
+            sq_sig_all: false,
+        };
+        for (given, kept) in [(0, 1), (1, 1), (64, 64), (u32::MAX, (1 << 23) - 1)] {
+            let caps = Caps { window: given, ..crate::kit::CAPS };
+            assert_eq!(QueuePair::new(Qpn::new(0x11), init, &caps).params.window, kept);
+        }
     }
 }

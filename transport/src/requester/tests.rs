@@ -378,3 +378,27 @@ fn f21_f22_a_flush_completes_all_in_order_with_their_opcodes() {
     end.flush();
     assert_eq!(end.done(), [(5, WcStatus::WrFlushErr)]);
 }
+
+#[test]
+fn f35_a_message_as_long_as_can_be_takes_half_the_circle() {
+    let max = crate::responder::MAX_MESSAGE;
+    let window = (1 << 23) - 1;
+    let mut end = End::with(|p| (p.window, p.sq_psn) = (window, Psn::new(0xFF_FFF0)));
+    // No byte of it is there; a READ touches none before its answer comes.
+    end.post_wqe(SendWqe {
+        wr_id: WrId::new(0),
+        op: read_op(),
+        sges: SmallVec::new(),
+        inline: None,
+        flags: SendFlags::SIGNALED,
+        length: max,
+        psns: None,
+    });
+    let piece = window / 2;
+    let first = |i| Psn::new(0xFF_FFF0).wrapping_add(i * piece).value();
+    assert_eq!(psns(&end.requests()), [first(0), first(1)], "a third would leave no half of the circle free");
+    end.requester.assert_consistent(&end.params);
+    end.expire();
+    assert_eq!(psns(&end.requests()), [first(0), first(1)]);
+    assert_eq!(end.requester.next_psn(), Psn::new(0xFF_FFF0).wrapping_add(2 * piece));
+}
