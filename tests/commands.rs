@@ -220,7 +220,7 @@ fn two_processes_play_pingpong_and_print_what_the_stock_tool_prints() {
         let client = run(folder.path(), &client_args.iter().map(String::as_str).collect::<Vec<_>>());
         let (code, out, err) = server.finish();
         assert_eq!((code, client.status.code()), (0, Some(0)), "{err}{}", text(&client.stderr));
-        assert!(out.contains(&format!("remote address: LID 0x0000, QPN 0x000011, PSN 0x")), "{out}");
+        assert!(out.contains("remote address: LID 0x0000, QPN 0x000011, PSN 0x"), "{out}");
         assert!(out.contains(&format!("GID ::ffff:{b}")), "{out}");
         assert!(out.contains("50 iters in ") && out.contains(" usec/iter"), "{out}");
     }
