@@ -70,7 +70,7 @@ impl Requester {
     }
 
     /// Whether a NAK that nothing can mend lies within the oldest request: then it fails, whatever else of its
-    /// answer is missing. The peer that sent it will answer nothing more (rule R-CMP-9).
+    /// answer is missing. The peer that sent it will answer nothing more (rule R-CMP-26).
     fn ends_oldest(&self, syndrome: Syndrome, psn: Psn) -> bool {
         let fatal = matches!(syndrome, Syndrome::Nak(code) if code != NakCode::PsnSequenceError);
         let last = self.sq.front().and_then(SendWqe::last_psn);

@@ -137,7 +137,7 @@ impl Requester {
 
     /// Length of the next packet to send, BTH to ICRC; `None` where nothing may be sent now.
     pub fn prepare(&mut self, ctx: &mut Ctx<'_>) -> Option<usize> {
-        // A request that has failed just now takes those behind it along: they are flushed, not begun.
+        // A request that has failed just now takes those behind it along (rule R-REQ-41).
         if ctx.out.fatal || self.rnr_until.is_some() {
             return None;
         }

@@ -53,8 +53,8 @@ impl Nic {
         true
     }
 
-    /// Moves completions to their queues. One that overruns ends every queue pair that completes there (rule
-    /// R-CQE-9); what those flush may be told elsewhere, so it takes its turn.
+    /// Moves completions to their queues. One that overruns ends every queue pair that completes there (rules
+    /// R-CQE-9 and R-CQE-17); what those flush may be told elsewhere, so it takes its turn.
     fn deliver(&mut self, now: Instant) {
         while !self.out.completions.is_empty() {
             let mut full: Vec<CqId> = Vec::new();

@@ -362,3 +362,22 @@ fn a_read_is_scattered_over_its_pieces() {
     assert_eq!(found.concat(), data);
     assert_eq!(end.bytes(100, 400), &pattern(SIZE, 1)[100..500], "nothing beside them is touched");
 }
+
+#[test]
+fn an_answer_that_ends_a_request_of_ours_ends_no_other() {
+    // The memory of the second went away, which shows when it is repeated; the third is there to be flushed.
+    let mut end = End::with(|_| {});
+    end.ram.add(0x200, 0x10_0000, Access::empty(), vec![0; 600]);
+    end.post(SEND, 1);
+    let sge = Sge { addr: VirtAddr::new(0x10_0000), length: 600, lkey: LKey::new(0x200) };
+    end.post_sges(SEND, &[sge], SendFlags::empty());
+    end.post(SEND, 1);
+    end.requests();
+    end.ram.remove(0x200);
+    end.expire();
+    end.requests();
+    end.ack(12, Syndrome::Nak(NakCode::InvalidRequest)).unwrap();
+    assert_eq!(end.done(), [(0, WcStatus::Success), (1, WcStatus::LocProtErr)]);
+    end.flush();
+    assert_eq!(end.done(), [(2, WcStatus::WrFlushErr)]);
+}

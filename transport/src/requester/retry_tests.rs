@@ -287,3 +287,36 @@ fn a_resumed_read_may_be_refused_by_its_own_psn() {
     end.ack(11, Syndrome::Nak(NakCode::RemoteAccessError)).unwrap();
     assert_eq!(end.done(), [(0, WcStatus::RemAccessErr)]);
 }
+
+#[test]
+fn a_sequence_nak_after_an_rnr_wait_is_heard() {
+    let mut end = sends(2);
+    end.requests();
+    end.ack(10, SEQUENCE).unwrap();
+    end.requests();
+    end.ack(10, rnr(1)).unwrap();
+    end.expire();
+    assert_eq!(psns(&end.requests()), [10, 11]);
+    end.ack(10, SEQUENCE).unwrap();
+    assert_eq!(psns(&end.requests()), [10, 11], "going back ended with the wait");
+}
+
+#[test]
+fn the_ack_timer_begins_anew_after_an_rnr_wait() {
+    // The wait, 655 ms, is far longer than the ACK timer, 1.3 ms.
+    let mut end = End::with(|_| {});
+    end.post(SEND, 1);
+    end.post(SEND, 1);
+    end.post(read_op(), 1);
+    end.post(SEND, 1);
+    end.requests();
+    end.ack(10, rnr(0)).unwrap();
+    // Progress during the wait, and an implied NAK.
+    end.ack(10, Syndrome::ACK).unwrap();
+    end.ack(13, Syndrome::ACK).unwrap();
+    assert_eq!(end.done().len(), 2);
+    end.expire();
+    assert_eq!(psns(&end.requests()), [12, 13]);
+    let timeout = end.params.ack_timeout().unwrap();
+    assert_eq!(end.requester.poll_timeout(), Some(end.now + timeout));
+}

@@ -13,7 +13,7 @@ use crate::params::RcParams;
 use crate::ports::{Access, Ctx};
 
 /// Answers that may wait at the same time. A peer that asks on and on without taking answers loses the rest,
-/// as if the network had.
+/// as if the network had (rule R-RSP-48).
 const MAX_REPLIES: usize = 512;
 
 #[derive(Debug)]
