@@ -204,7 +204,7 @@ impl Backend for Capture {
     fn send_batch(&mut self, tx: &TxBatch, from: usize) -> io::Result<usize> {
         let taken = self.backend.send_batch(tx, from)?;
         if taken > 0 {
-            self.write(OUTBOUND, tx.iter().skip(from).take(taken));
+            self.write(OUTBOUND, tx.iter_from(from).take(taken));
         }
         Ok(taken)
     }

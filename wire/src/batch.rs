@@ -133,11 +133,17 @@ pub struct TxBatch {
     net: Option<NetHeader>,
     id_rule: IpIdRule,
     base_id: u16,
+    /// Bodies, and behind them what batches before have left.
     buf: Vec<u8>,
+    /// Bytes of bodies.
+    used: usize,
     segment_len: usize,
     count: usize,
     sealed: bool,
 }
+
+/// Pad and ICRC, which are zero in a place that is given to be written.
+const TAIL: usize = 3 + icrc::ICRC_LEN;
 
 impl Default for TxBatch {
     fn default() -> Self {
@@ -154,6 +160,7 @@ impl TxBatch {
             id_rule: IpIdRule::Ours,
             base_id: 0,
             buf: Vec::new(),
+            used: 0,
             segment_len: 0,
             count: 0,
             sealed: false,
@@ -166,7 +173,7 @@ impl TxBatch {
         self.net = Some(net);
         self.id_rule = caps.ip_id;
         self.base_id = base_id;
-        self.buf.clear();
+        self.used = 0;
         self.segment_len = 0;
         self.count = 0;
         self.sealed = false;
@@ -175,7 +182,6 @@ impl TxBatch {
     /// Empties the batch.
     pub fn clear(&mut self) {
         *self = Self { buf: core::mem::take(&mut self.buf), ..Self::new() };
-        self.buf.clear();
     }
 
     /// Number of packets.
@@ -205,30 +211,39 @@ impl TxBatch {
         if self.count == 0 {
             return true;
         }
-        let full = self.buf.len() == self.count * self.segment_len;
-        full && len <= self.segment_len
-            && self.count < caps.max_segments
-            && self.buf.len() + len <= caps.max_bytes
+        let full = self.used == self.count * self.segment_len;
+        full && len <= self.segment_len && self.count < caps.max_segments && self.used + len <= caps.max_bytes
     }
 
     /// Adds a body of `len` bytes (BTH to ICRC), which [`TxBatch::accepts`] must allow, and gives its place to
-    /// be written, zeroed. The last four bytes are filled by [`TxBatch::seal`].
+    /// be written: all of it, for it holds whatever was sent before, but for the last seven bytes, which are
+    /// zero. So pad need not be written, and [`TxBatch::seal`] fills the ICRC.
     pub fn push(&mut self, len: usize) -> &mut [u8] {
         debug_assert!(self.net.is_some() && !self.sealed, "a batch takes bodies between begin and seal");
         if self.count == 0 {
             self.segment_len = len;
         }
         self.count += 1;
-        let start = self.buf.len();
-        self.buf.resize(start + len, 0);
-        &mut self.buf[start..]
+        let start = self.used;
+        self.used += len;
+        if self.buf.len() < self.used {
+            self.buf.resize(self.used, 0);
+        }
+        let body = &mut self.buf[start..self.used];
+        let (head, tail) = body.split_at_mut(len.saturating_sub(TAIL));
+        if cfg!(debug_assertions) {
+            // A byte that a writer leaves out is to show in tests, not only where a batch is used again.
+            head.fill(0xEE);
+        }
+        tail.fill(0);
+        body
     }
 
     /// Takes the last body out again: it could not be written.
     pub fn cancel_last(&mut self) {
         if self.count > 0 {
             self.count -= 1;
-            self.buf.truncate(self.count * self.segment_len);
+            self.used = self.count * self.segment_len;
         }
     }
 
@@ -236,7 +251,8 @@ impl TxBatch {
     pub fn seal(&mut self) {
         for i in 0..self.count {
             let range = self.range(i);
-            if let Some(net) = self.header(i) {
+            // The ICRC does not cover the checksum.
+            if let Some(net) = self.header_without_checksum(i) {
                 icrc::fill(&net, &mut self.buf[range]);
             }
         }
@@ -246,28 +262,46 @@ impl TxBatch {
     /// Network header of the flow, with the lengths and ID of packet `i`.
     #[must_use]
     pub fn header(&self, i: usize) -> Option<NetHeader> {
-        let net = self.net?.with_transport_len(self.range(i).len());
-        Some(match self.id_rule {
-            IpIdRule::Fixed0 => net.with_id(0),
+        let mut net = self.header_without_checksum(i)?;
+        net.set_checksum();
+        Some(net)
+    }
+
+    fn header_without_checksum(&self, i: usize) -> Option<NetHeader> {
+        let mut net = self.net?;
+        net.set_transport_len(self.range(i).len());
+        net.set_id(match self.id_rule {
+            IpIdRule::Fixed0 => 0,
             #[expect(clippy::cast_possible_truncation, reason = "identifications count modulo 2^16")]
-            IpIdRule::BasePlusIndex | IpIdRule::Ours => net.with_id(self.base_id.wrapping_add(i as u16)),
-        })
+            IpIdRule::BasePlusIndex | IpIdRule::Ours => self.base_id.wrapping_add(i as u16),
+        });
+        Some(net)
     }
 
     /// All bodies back to back.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        &self.buf
+        &self.buf[..self.used]
     }
 
     /// The packets in order: header and body.
     pub fn iter(&self) -> impl Iterator<Item = (NetHeader, &[u8])> {
-        (0..self.count).filter_map(|i| Some((self.header(i)?, &self.buf[self.range(i)])))
+        self.iter_from(0)
+    }
+
+    /// The packets from index `from` on: header and body.
+    pub fn iter_from(&self, from: usize) -> impl Iterator<Item = (NetHeader, &[u8])> {
+        (from..self.count).filter_map(|i| Some((self.header(i)?, &self.buf[self.range(i)])))
+    }
+
+    /// The bodies alone, from index `from` on.
+    pub fn bodies_from(&self, from: usize) -> impl Iterator<Item = &[u8]> {
+        (from..self.count).map(|i| &self.buf[self.range(i)])
     }
 
     fn range(&self, i: usize) -> Range<usize> {
         let start = i * self.segment_len;
-        start..(start + self.segment_len).min(self.buf.len())
+        start..(start + self.segment_len).min(self.used)
     }
 }
 

@@ -190,13 +190,27 @@ impl NetHeader {
 
     /// The same header for `len` bytes from BTH to ICRC: lengths and the IPv4 checksum are set.
     #[must_use]
-    #[expect(clippy::cast_possible_truncation, reason = "a RoCE packet is at most 4 KiB and its headers")]
     pub fn with_transport_len(mut self, len: usize) -> Self {
-        match &mut self {
+        self.set_transport_len(len);
+        self.set_checksum();
+        self
+    }
+
+    /// The same header with this IPv4 identification (no effect on others).
+    #[must_use]
+    pub fn with_id(mut self, id: u16) -> Self {
+        self.set_id(id);
+        self.set_checksum();
+        self
+    }
+
+    /// Sets the lengths for `len` bytes from BTH to ICRC; a checksum does not follow.
+    #[expect(clippy::cast_possible_truncation, reason = "a RoCE packet is at most 4 KiB and its headers")]
+    pub(crate) const fn set_transport_len(&mut self, len: usize) {
+        match self {
             Self::V4(ip, udp) => {
                 udp.len = (len + UDP_LEN) as u16;
                 ip.total_len = (len + UDP_LEN + IPV4_LEN) as u16;
-                ip.checksum = ipv4_checksum(ip);
             }
             Self::V6(ip, udp) => {
                 udp.len = (len + UDP_LEN) as u16;
@@ -204,29 +218,30 @@ impl NetHeader {
             }
             Self::V1(grh) => grh.payload_len = len as u16,
         }
-        self
     }
 
-    /// The same header with this IPv4 identification (no effect on others).
-    #[must_use]
-    pub fn with_id(mut self, id: u16) -> Self {
-        if let Self::V4(ip, _) = &mut self {
+    /// Sets the IPv4 identification; the checksum does not follow.
+    pub(crate) const fn set_id(&mut self, id: u16) {
+        if let Self::V4(ip, _) = self {
             ip.id = id;
+        }
+    }
+
+    /// Makes the IPv4 checksum right.
+    pub(crate) fn set_checksum(&mut self) {
+        if let Self::V4(ip, _) = self {
             ip.checksum = ipv4_checksum(ip);
         }
-        self
     }
 
     /// The same header with this TOS or traffic class.
     #[must_use]
     pub fn with_traffic_class(mut self, class: u8) -> Self {
         match &mut self {
-            Self::V4(ip, _) => {
-                ip.tos = class;
-                ip.checksum = ipv4_checksum(ip);
-            }
+            Self::V4(ip, _) => ip.tos = class,
             Self::V6(ip, _) | Self::V1(ip) => ip.traffic_class = class,
         }
+        self.set_checksum();
         self
     }
 

@@ -48,7 +48,10 @@ impl fmt::Display for Transport {
 /// What a packet does: bits 4:0 of the opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-#[allow(missing_docs, reason = "the variants are the specification's own names; the table rows explain them")]
+#[expect(
+    missing_docs,
+    reason = "the variants are the specification's own names; the table rows explain them"
+)]
 pub enum Operation {
     SendFirst = 0x00,
     SendMiddle = 0x01,

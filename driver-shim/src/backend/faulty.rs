@@ -134,7 +134,7 @@ impl Backend for Faulty {
         if self.waiting.len() > WAITING {
             return Ok(0);
         }
-        for (net, body) in tx.iter().skip(from) {
+        for (net, body) in tx.iter_from(from) {
             self.stage.push(self.now, Direction::Tx, Frame::new(net, body.to_vec()));
         }
         self.send_due()?;

@@ -107,7 +107,7 @@ impl Backend for Loopback {
         let bytes = Bytes::copy_from_slice(tx.bytes());
         let mut port = lock(&port);
         let was_empty = port.queue.is_empty();
-        for (i, (net, body)) in tx.iter().enumerate().skip(from) {
+        for (i, (net, body)) in (from..).zip(tx.iter_from(from)) {
             if port.queue.len() < QUEUE {
                 let start = i * tx.segment_len();
                 port.queue.push_back((net, bytes.slice(start..start + body.len())));

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use mio::{Registry, Token, Waker};
@@ -36,6 +37,7 @@ pub use raw::Raw;
 pub use udp::{Udp, UdpConfig};
 
 use crate::interfaces::GidTable;
+use crate::sys::{Inbox, Incoming};
 
 /// Most packets that one [`Backend::recv_burst`] appends.
 pub const BURST: usize = crate::sys::BURST;
@@ -169,6 +171,31 @@ impl SendFailure {
             }
         }
     }
+}
+
+/// Receives up to [`BURST`] datagrams from `sockets`, of which there is at least one, and gives each to `take`.
+/// The socket at `next` comes first; each gets its turn, however busy another is.
+fn receive_in_turns<S>(
+    sockets: &mut [S],
+    next: &mut usize,
+    inbox: &mut Inbox,
+    fd: impl Fn(&S) -> BorrowedFd<'_>,
+    mut take: impl FnMut(&mut S, &Incoming<'_>),
+) -> io::Result<usize> {
+    let turns = sockets.len();
+    let mut count = 0;
+    for step in 0..turns {
+        let socket = &mut sockets[(*next + step) % turns];
+        count += inbox.receive(fd(socket), BURST - count)?;
+        for datagram in inbox.iter() {
+            take(socket, &datagram);
+        }
+        if count == BURST {
+            break;
+        }
+    }
+    *next = (*next + 1) % turns;
+    Ok(count)
 }
 
 /// Calls `send(at)`, which sends packets from index `at` on and returns how many, until `len` are taken or

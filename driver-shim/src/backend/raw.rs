@@ -15,7 +15,7 @@ use wire::ip::{Ipv6Header, UdpHeader};
 use wire::{NetHeader, ROCE_V2_PORT};
 
 use super::local::{Local, domain, receive_capacity, roce_port, shield, window};
-use super::{BURST, Backend, IoCounters, OpenError, filter, send_all};
+use super::{BURST, Backend, IoCounters, OpenError, filter, receive_in_turns, send_all};
 use crate::interfaces::GidTable;
 use crate::sys::{self, Inbox, Incoming, Outgoing};
 
@@ -35,6 +35,8 @@ pub struct Raw {
     table: GidTable,
     window: u32,
     inbox: Inbox,
+    /// An IPv6 packet, whose header the kernel keeps to itself, put together again.
+    whole: Vec<u8>,
     /// The address that [`Backend::recv_burst`] asks first.
     next: usize,
     counters: IoCounters,
@@ -70,6 +72,7 @@ impl Raw {
             sockets,
             window: window(capacity, MAX_WINDOW),
             inbox: Inbox::new(PACKET),
+            whole: Vec::new(),
             next: 0,
             counters: IoCounters::default(),
         })
@@ -97,21 +100,14 @@ impl Backend for Raw {
     }
 
     fn recv_burst(&mut self, rx: &mut RxBurst) -> io::Result<usize> {
-        let sockets = self.sockets.len();
-        let mut count = 0;
-        for step in 0..sockets {
-            let bound = &mut self.sockets[(self.next + step) % sockets];
-            count += self.inbox.receive(bound.receive.as_fd(), BURST - count)?;
-            for packet in self.inbox.iter() {
-                self.counters.rx_lost += bound.take(&packet, rx);
-            }
-            if count == BURST {
-                break;
-            }
-        }
-        // Each gets its turn, however busy another is.
-        self.next = (self.next + 1) % sockets;
-        Ok(count)
+        let Self { sockets, next, inbox, whole, counters, .. } = self;
+        receive_in_turns(
+            sockets,
+            next,
+            inbox,
+            |bound| bound.receive.as_fd(),
+            |bound, packet| counters.rx_lost += bound.take(packet, whole, rx),
+        )
     }
 
     fn send_batch(&mut self, tx: &TxBatch, from: usize) -> io::Result<usize> {
@@ -125,10 +121,10 @@ impl Backend for Raw {
         let mut heads = [[0; NetHeader::MAX_LEN]; BURST];
         let head_len = net.len();
         send_all(tx.len(), from, &mut self.counters.tx_lost, |at| {
-            for (head, (net, _)) in heads.iter_mut().zip(tx.iter().skip(at)) {
+            for (head, (net, _)) in heads.iter_mut().zip(tx.iter_from(at)) {
                 net.emit(head);
             }
-            let packets = heads.iter().zip(tx.iter().skip(at)).map(|(head, (_, body))| Outgoing {
+            let packets = heads.iter().zip(tx.bodies_from(at)).map(|(head, body)| Outgoing {
                 parts: [&head[..head_len], body, &[]],
                 to: Some(&to),
                 control: None,
@@ -187,7 +183,7 @@ impl Bound {
     }
 
     /// Puts a received packet into `rx`. Returns how many were lost since the one before.
-    fn take(&mut self, packet: &Incoming<'_>, rx: &mut RxBurst) -> u64 {
+    fn take(&mut self, packet: &Incoming<'_>, whole: &mut Vec<u8>, rx: &mut RxBurst) -> u64 {
         let (mut flow_info, mut hop_limit, mut lost) = (0, 0, 0);
         for item in packet.control() {
             let Some(value) = item.number() else { continue };
@@ -210,7 +206,8 @@ impl Bound {
                 let traffic_class = (flow_info >> 20 & 0xFF) as u8;
                 let flow_label = flow_info & 0x000F_FFFF;
                 let ip = Ipv6Header { traffic_class, flow_label, payload_len, hop_limit, src, dst };
-                rx.push_ip(&with_ipv6_header(ip, packet.data));
+                put_together(whole, ip, packet.data);
+                rx.push_ip(whole);
             }
             _ => rx.push_ip(packet.data),
         }
@@ -218,14 +215,13 @@ impl Bound {
     }
 }
 
-/// The whole IPv6 packet whose bytes after the IP header are `datagram`.
-fn with_ipv6_header(ip: Ipv6Header, datagram: &[u8]) -> Vec<u8> {
+/// Makes `whole` the IPv6 packet whose bytes after the IP header are `datagram`.
+fn put_together(whole: &mut Vec<u8>, ip: Ipv6Header, datagram: &[u8]) {
     let udp = UdpHeader { src_port: 0, dst_port: 0, len: 0, checksum: 0 };
-    let mut packet = vec![0; NetHeader::MAX_LEN];
-    NetHeader::V6(ip, udp).emit(&mut packet);
-    packet.truncate(IPV6_LEN);
-    packet.extend_from_slice(datagram);
-    packet
+    whole.resize(NetHeader::MAX_LEN, 0);
+    NetHeader::V6(ip, udp).emit(whole);
+    whole.truncate(IPV6_LEN);
+    whole.extend_from_slice(datagram);
 }
 
 #[cfg(test)]

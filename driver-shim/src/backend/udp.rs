@@ -17,7 +17,7 @@ use wire::batch::{Caps, HeaderKnowledge, IpIdRule, RxBurst, TxBatch};
 use wire::{NetHeader, ROCE_V2_PORT};
 
 use super::local::{Local, domain, receive_capacity, roce_port, window};
-use super::{BURST, Backend, IoCounters, OpenError, filter, send_all};
+use super::{BURST, Backend, IoCounters, OpenError, filter, receive_in_turns, send_all};
 use crate::interfaces::GidTable;
 use crate::sys::{self, ControlBuf, Inbox, Outgoing};
 
@@ -156,22 +156,10 @@ impl Backend for Udp {
     }
 
     fn recv_burst(&mut self, rx: &mut RxBurst) -> io::Result<usize> {
-        let sockets = self.sockets.len();
-        let mut count = 0;
-        for step in 0..sockets {
-            let i = (self.next + step) % sockets;
-            let bound = &mut self.sockets[i];
-            count += self.inbox.receive(bound.socket.as_fd(), BURST - count)?;
-            for datagram in self.inbox.iter() {
-                self.counters.rx_lost += bound.take(&datagram, self.foreign_senders, rx);
-            }
-            if count == BURST {
-                break;
-            }
-        }
-        // Each gets its turn, however busy another is.
-        self.next = (self.next + 1) % sockets;
-        Ok(count)
+        let Self { sockets, next, inbox, counters, foreign_senders, .. } = self;
+        receive_in_turns(sockets, next, inbox, Bound::fd, |bound, datagram| {
+            counters.rx_lost += bound.take(datagram, *foreign_senders, rx);
+        })
     }
 
     fn send_batch(&mut self, tx: &TxBatch, from: usize) -> io::Result<usize> {
@@ -184,7 +172,7 @@ impl Backend for Udp {
         let to = roce_port(net.dst(), bound.scope);
         let control = ip_options(&net);
         send_all(tx.len(), from, &mut self.counters.tx_lost, |at| {
-            let packets = tx.iter().skip(at).map(|(_, body)| Outgoing {
+            let packets = tx.bodies_from(at).map(|body| Outgoing {
                 parts: [body, &[], &[]],
                 to: Some(&to),
                 control: Some(&control),

@@ -4,23 +4,16 @@
 //! sender with segmentation offload made it, which is taken apart here.
 
 use wire::batch::{HeaderKnowledge, RxBurst};
-use wire::{Mac, NetHeader};
+use wire::{EthHeader, EtherType, Mac, NetHeader};
 
 /// Length of the offload header.
 pub(super) const OFFLOAD_LEN: usize = 10;
 
-/// Length of an Ethernet header.
-pub(super) const ETHERNET_LEN: usize = 14;
-
-/// Longest start of a frame: everything before the BTH.
-pub(super) const HEAD_LEN: usize = OFFLOAD_LEN + ETHERNET_LEN + NetHeader::MAX_LEN;
+/// Longest start of a frame that is sent: everything before the BTH.
+const HEAD_LEN: usize = OFFLOAD_LEN + EthHeader::MIN_LEN + NetHeader::MAX_LEN;
 
 /// Longest super-frame.
-pub(super) const SUPER_FRAME: usize = OFFLOAD_LEN + ETHERNET_LEN + 65_535 + 40;
-
-const IPV4: u16 = 0x0800;
-const IPV6: u16 = 0x86DD;
-const VLAN: u16 = 0x8100;
+pub(super) const SUPER_FRAME: usize = OFFLOAD_LEN + EthHeader::MAX_LEN + 65_535 + 40;
 
 /// Segmentation kinds of the offload header; the top bit marks ECN.
 const NOT_SEGMENTED: u8 = 0;
@@ -30,7 +23,7 @@ const UDP_SEGMENTS: u8 = 5;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Frame<'a> {
     pub(super) dst: Mac,
-    ethertype: u16,
+    ether_type: EtherType,
     /// From the Ethernet header on.
     pub(super) bytes: &'a [u8],
     /// After the Ethernet header.
@@ -48,23 +41,16 @@ impl<'a> Frame<'a> {
             UDP_SEGMENTS => usize::from(u16::from_ne_bytes([offload[4], offload[5]])),
             _ => return None,
         };
-        let (ethernet, mut payload) = bytes.split_first_chunk::<ETHERNET_LEN>()?;
-        let dst = Mac(*ethernet.first_chunk()?);
-        let mut ethertype = u16::from_be_bytes([ethernet[12], ethernet[13]]);
-        if ethertype == VLAN {
-            let (tag, rest) = payload.split_first_chunk::<4>()?;
-            ethertype = u16::from_be_bytes([tag[2], tag[3]]);
-            payload = rest;
-        }
-        Some(Self { dst, ethertype, bytes, payload, segment })
+        let (EthHeader { dst, ether_type, .. }, payload) = EthHeader::parse(bytes).ok()?;
+        Some(Self { dst, ether_type, bytes, payload, segment })
     }
 
     /// Whether it carries UDP over IP; what else passes the filter is address resolution.
     pub(super) fn is_udp(&self) -> bool {
         const UDP: u8 = 17;
-        let protocol = match self.ethertype {
-            IPV4 => self.payload.get(9),
-            IPV6 => self.payload.get(6),
+        let protocol = match self.ether_type {
+            EtherType::IPV4 => self.payload.get(9),
+            EtherType::IPV6 => self.payload.get(6),
             _ => None,
         };
         protocol == Some(&UDP)
@@ -105,12 +91,7 @@ impl Head {
     /// Writes the headers of `net`. The destination's Ethernet address may follow by [`set_destination`].
     pub(super) fn new(src: Mac, dst: Mac, net: &NetHeader) -> Self {
         let mut bytes = [0; HEAD_LEN];
-        let ethertype = if net.dst().is_ipv4() { IPV4 } else { IPV6 };
-        let at = OFFLOAD_LEN;
-        bytes[at..at + 6].copy_from_slice(&dst.0);
-        bytes[at + 6..at + 12].copy_from_slice(&src.0);
-        bytes[at + 12..at + 14].copy_from_slice(&ethertype.to_be_bytes());
-        let at = OFFLOAD_LEN + ETHERNET_LEN;
+        let at = OFFLOAD_LEN + EthHeader::new(src, dst, net).emit(&mut bytes[OFFLOAD_LEN..]);
         Self { len: at + net.emit(&mut bytes[at..]), bytes }
     }
 

@@ -226,7 +226,7 @@ impl Backend for Packet {
         let Some(net) = tx.header(from) else { return Ok(0) };
         let taken = tx.len() - from;
         if self.table.index_of(net.dst_gid()).is_some() {
-            self.looped.extend(tx.iter().skip(from).map(|(net, body)| (net, body.to_vec())));
+            self.looped.extend(tx.iter_from(from).map(|(net, body)| (net, body.to_vec())));
             if let Some(waker) = &self.waker {
                 waker.wake()?;
             }
@@ -235,7 +235,7 @@ impl Backend for Packet {
         let dst = match self.neighbours.lookup(self.now, net.dst()) {
             Lookup::Mac(mac) => mac,
             Lookup::Pending => {
-                for (packet, body) in tx.iter().skip(from) {
+                for (packet, body) in tx.iter_from(from) {
                     let head = Head::new(self.mac, Mac::default(), &packet);
                     self.neighbours.hold(net.dst(), [head.bytes(), body].concat());
                 }
@@ -249,10 +249,10 @@ impl Backend for Packet {
         };
         let mut heads = [Head::EMPTY; BURST];
         send_all(tx.len(), from, &mut self.counters.tx_lost, |at| {
-            for (head, (net, _)) in heads.iter_mut().zip(tx.iter().skip(at)) {
+            for (head, (net, _)) in heads.iter_mut().zip(tx.iter_from(at)) {
                 *head = Head::new(self.mac, dst, &net);
             }
-            let frames = heads.iter().zip(tx.iter().skip(at)).map(|(head, (_, body))| Outgoing {
+            let frames = heads.iter().zip(tx.bodies_from(at)).map(|(head, body)| Outgoing {
                 parts: [head.bytes(), body, &[]],
                 to: None,
                 control: None,
