@@ -1,14 +1,16 @@
 //! The engine: one pass receives, lets the NIC work, and sends. Whoever calls it does the same.
 //!
 //! Two locks make it: `io` is held for a whole pass and taken with a try, so that a second caller goes on
-//! with its own business; `nic` is held only while the NIC itself works, never across a system call.
-//! A background thread runs passes while the program does not: it spins a moment after work, then blocks.
+//! with its own business, having noted that another pass is wanted, which whoever lets go of `io` makes;
+//! `nic` is held only while the NIC itself works, never across a system call.
+//! A background thread runs passes while the program does not: it spins a moment after work, then blocks. A
+//! pass of the program that did something wakes it, since there may be timers now that it does not know of.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration as StdDuration;
 
 use mio::{Events, Poll, Token, Waker};
@@ -34,10 +36,14 @@ pub(crate) struct Engine {
     nic: Mutex<Nic>,
     io: Mutex<Io>,
     clock: Clock,
+    /// A program wants a pass: one that began before has perhaps not seen what it posted.
+    wanted: AtomicBool,
     /// When a program last ran a pass, in nanoseconds; 0 while one waits for an event.
     driven: AtomicU64,
     /// Passes of the program that found nothing to do, in a row.
     idle: AtomicU32,
+    /// The background thread blocks, or is about to ask until when.
+    asleep: AtomicBool,
     stop: AtomicBool,
     waker: Arc<Waker>,
     /// The background thread stands here while a program drives the device.
@@ -83,8 +89,10 @@ impl Engine {
             nic: Mutex::new(nic),
             io: Mutex::new(io),
             clock: Clock::new(),
+            wanted: AtomicBool::new(false),
             driven: AtomicU64::new(0),
             idle: AtomicU32::new(0),
+            asleep: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             waker,
             gate: (Mutex::new(()), Condvar::new()),
@@ -101,42 +109,77 @@ impl Engine {
         lock(&self.nic)
     }
 
-    /// One pass on behalf of the program, unless one is running.
+    /// One pass on behalf of the program. Where one is running, its runner makes another.
     pub(crate) fn drive(&self) {
-        if let Ok(mut io) = self.io.try_lock() {
-            self.driven.store(self.now().as_nanos().max(1), Ordering::Relaxed);
-            if self.pass(&mut io) {
-                self.idle.store(0, Ordering::Relaxed);
-                return;
-            }
-        }
-        // Whoever is to send what is waited for may need this core.
-        if self.idle.fetch_add(1, Ordering::Relaxed) >= IDLE_PASSES {
+        self.driven.store(self.now().as_nanos().max(1), Ordering::Relaxed);
+        self.wanted.store(true, Ordering::SeqCst);
+        if self.run_wanted() {
+            self.idle.store(0, Ordering::Relaxed);
+        } else if self.idle.fetch_add(1, Ordering::Relaxed) >= IDLE_PASSES {
+            // Whoever is to send what is waited for may need this core.
             std::thread::yield_now();
         }
     }
 
+    /// Runs the passes that are wanted; true where anything was done. Everyone who lets go of `io` calls it, so
+    /// that no wish is lost: whoever finds `io` taken has noted its wish before, and the holder looks after.
+    fn run_wanted(&self) -> bool {
+        let mut any = false;
+        loop {
+            // Between the note, or the letting go, before and the look behind: neither may pass the other.
+            fence(Ordering::SeqCst);
+            if !self.wanted.load(Ordering::SeqCst) {
+                break;
+            }
+            let mut io = match self.io.try_lock() {
+                Ok(io) => io,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => break,
+            };
+            self.wanted.store(false, Ordering::SeqCst);
+            any |= self.pass(&mut io);
+        }
+        if any && self.asleep.swap(false, Ordering::SeqCst) {
+            self.wake();
+        }
+        any
+    }
+
+    fn wake(&self) {
+        if self.waker.wake().is_err() {
+            tracing::warn!("the device's thread cannot be woken");
+        }
+    }
+
+    /// Lets `work` have the packet path.
+    fn with_io<T>(&self, work: impl FnOnce(&mut Io) -> T) -> T {
+        let result = work(&mut lock(&self.io));
+        self.run_wanted();
+        result
+    }
+
     /// What was lost below the NIC.
     pub(crate) fn io_counters(&self) -> IoCounters {
-        lock(&self.io).backend.counters()
+        self.with_io(|io| io.backend.counters())
     }
 
     /// Why the packet path is gone, if it is.
     pub(crate) fn broken(&self) -> Option<String> {
-        lock(&self.io).broken.clone()
+        self.with_io(|io| io.broken.clone())
     }
 
     /// Writes captures out.
     pub(crate) fn flush(&self) -> io::Result<()> {
-        lock(&self.io).backend.flush()
+        self.with_io(|io| io.backend.flush())
     }
 
     /// Asks for the way to `dst` and lets time pass for it.
     pub(crate) fn prepare(&self, dst: IpAddr) -> Reachability {
-        let mut io = lock(&self.io);
-        let reach = io.backend.prepare(self.now(), dst);
-        self.pass(&mut io);
-        reach
+        self.with_io(|io| {
+            let reach = io.backend.prepare(self.now(), dst);
+            self.pass(io);
+            reach
+        })
     }
 
     /// Waits until `cq` was notified more than `seen` times, or `timeout` has passed. Returns the count.
@@ -155,9 +198,7 @@ impl Engine {
         self.driven.store(0, Ordering::Relaxed);
         drop(guard);
         self.gate.1.notify_all();
-        if self.waker.wake().is_err() {
-            tracing::warn!("the device's thread cannot be woken");
-        }
+        self.wake();
         let (notes, changed) = (lock(&self.notes.0), &self.notes.1);
         let waiting = |notes: &mut Notes| notes.ready.get(&cq).copied().unwrap_or(0) <= seen;
         let (notes, _) =
@@ -177,9 +218,7 @@ impl Engine {
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
         self.gate.1.notify_all();
-        if self.waker.wake().is_err() {
-            tracing::warn!("the device's thread cannot be woken");
-        }
+        self.wake();
     }
 
     /// The background thread.
@@ -195,7 +234,7 @@ impl Engine {
                 continue;
             }
             drop(guard);
-            let busy = self.pass(&mut lock(&self.io));
+            let busy = self.with_io(|io| self.pass(io));
             let now = self.now();
             if busy {
                 idle_since = now;
@@ -204,6 +243,8 @@ impl Engine {
                 std::hint::spin_loop();
                 continue;
             }
+            // First this, so that whoever sets a timer after the question knows whom to wake.
+            self.asleep.store(true, Ordering::SeqCst);
             let timeout = self.next_deadline().map(|due| StdDuration::from(due.since(now)));
             if let Err(error) = poll.poll(&mut events, timeout)
                 && error.kind() != io::ErrorKind::Interrupted
@@ -211,6 +252,7 @@ impl Engine {
                 tracing::error!(%error, "waiting for packets failed");
                 return;
             }
+            self.asleep.store(false, Ordering::SeqCst);
             idle_since = self.now();
         }
     }
@@ -221,9 +263,12 @@ impl Engine {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        let io = lock(&self.io);
-        let retry = (io.sent < io.tx.len()).then(|| self.now() + RETRY_SEND);
-        [self.nic().poll_timeout(), io.backend.poll_timeout(), retry].into_iter().flatten().min()
+        let of_path = self.with_io(|io| {
+            let retry = (io.sent < io.tx.len()).then(|| self.now() + RETRY_SEND);
+            io.backend.poll_timeout().into_iter().chain(retry).min()
+        });
+        // After the last pass, which may have set a timer.
+        self.nic().poll_timeout().into_iter().chain(of_path).min()
     }
 
     /// Receives, lets the NIC work, sends; true where anything was done.
@@ -311,3 +356,6 @@ impl Io {
         self.broken = Some(error.to_string());
     }
 }
+
+#[cfg(test)]
+mod tests;
