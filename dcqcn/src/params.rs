@@ -44,21 +44,15 @@ pub struct Params {
 }
 
 /// A parameter outside its range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field} must be {range}")]
+#[non_exhaustive]
 pub struct ParamsError {
     /// Name of the field.
     pub field: &'static str,
     /// What it may be.
     pub range: &'static str,
 }
-
-impl std::fmt::Display for ParamsError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} must be {}", self.field, self.range)
-    }
-}
-
-impl std::error::Error for ParamsError {}
 
 impl Params {
     /// The parameters of the paper that introduced DCQCN (SIGCOMM 2015). It gives no lowest rate and no hyper
