@@ -319,6 +319,22 @@ fn a_nak_leaves_though_the_pair_is_in_the_error_state() {
 }
 
 #[test]
+fn a_second_trouble_of_a_failed_pair_is_no_news() {
+    let (mut a, mut b) = connected();
+    a.send(SendWr::read(1, &[a.sge(0, 3000)], b.va(0), b.mr.rkey));
+    a.send(SendWr::write(2, &[a.sge(0, 8)], b.va(0), RKey::new(1)));
+    b.take(&a.transmit());
+    assert_eq!(b.events().len(), 1);
+    // The memory of the READ goes before its answer has left: the NAK is for the READ now.
+    b.nic.dereg_mr(b.mr.lkey).unwrap();
+    let answers = b.transmit();
+    assert_eq!((operations(&answers), answers[0].bth.psn()), (vec![Op::Acknowledge], Psn::new(0)));
+    assert_eq!((b.events(), b.receives_done()), (vec![], vec![]));
+    a.take(&answers);
+    assert_eq!(statuses(&a.sends_done()), [(1, WcStatus::RemAccessErr), (2, WcStatus::WrFlushErr)]);
+}
+
+#[test]
 fn a_receive_that_fails_reports_it_and_no_event_does() {
     let (mut a, mut b) = connected();
     b.recv(RecvWr::new(5, &[b.sge(0, 8)]));

@@ -134,8 +134,18 @@ fn the_first_request_in_rtr_establishes_communication_once() {
         a.send(SendWr::read(id, &[a.sge(0, 8)], b.va(0), b.mr.rkey).signaled());
     }
     drive(&mut a, &mut b);
-    assert_eq!(b.events(), [Event::Async(AsyncEvent::CommEst(b.qpn))], "R-RSP-36");
+    let established = [Event::Async(AsyncEvent::CommEst(b.qpn))];
+    assert_eq!(b.events(), established, "R-RSP-36");
     assert_eq!(a.sends_done().len(), 2, "R-RSP-39");
+    // Another connection, another time.
+    for host in [&mut a, &mut b] {
+        host.go(QpState::Reset);
+    }
+    a.bring(QpState::Rts, &of_a);
+    b.bring(QpState::Rtr, &of_b);
+    a.send(SendWr::read(2, &[a.sge(0, 8)], b.va(0), b.mr.rkey));
+    drive(&mut a, &mut b);
+    assert_eq!(b.events(), established);
 }
 
 #[test]
@@ -250,4 +260,15 @@ fn one_full_queue_pair_does_not_keep_another_from_sending() {
     // A batch each, in turns: the second waits for one of the first, not for its window.
     let turn = operations(&packets).iter().position(|op| *op == Op::WriteOnly);
     assert!(turn.unwrap() <= 8, "{turn:?}");
+}
+
+#[test]
+fn a_queue_pair_waits_for_its_turn_once() {
+    let (mut a, b) = connected();
+    for id in 0..16 {
+        a.send(SendWr::write(id, &[a.sge(0, 8)], b.va(0), b.mr.rkey));
+    }
+    assert_eq!(a.nic.ready.len(), 1);
+    assert_eq!(a.transmit().len(), 16);
+    assert!(!a.nic.wants_transmit());
 }
