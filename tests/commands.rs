@@ -6,7 +6,7 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::net::{SocketAddr, UdpSocket};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
@@ -226,6 +226,21 @@ fn two_processes_play_pingpong_and_print_what_the_stock_tool_prints() {
     }
 }
 
+/// Sends SIGINT to a child.
+fn interrupt(child: &Child) {
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_the_other_end_at_once() {
+    const SIGINT: i32 = 2;
+    let folder = TempDir::new().unwrap();
+    let mut server = Server::start(folder.path(), &["-p", &free_port(), "--bind", "127.81.4.1"]);
+    interrupt(&server.child);
+    assert_eq!(server.child.wait().unwrap().signal(), Some(SIGINT));
+}
+
 #[test]
 fn a_signal_ends_it_with_what_was_measured_and_a_whole_capture() {
     let folder = TempDir::new().unwrap();
@@ -243,8 +258,7 @@ fn a_signal_ends_it_with_what_was_measured_and_a_whole_capture() {
         .unwrap();
     // From this line on the game is being played.
     assert!(line(&mut server.out).starts_with("  remote address:"));
-    let pid = server.child.id().to_string();
-    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    interrupt(&server.child);
     let (code, out, err) = server.finish();
     client.kill().unwrap();
     client.wait().unwrap();

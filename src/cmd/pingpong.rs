@@ -78,12 +78,11 @@ impl From<ConnectError> for Failure {
 }
 
 pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<(), Failure> {
-    let interrupt = Interrupt::watch()?;
     let device = args.device.open()?;
     check(args, &device)?;
     let mut game = Game::connect(args, &device, out)?;
     let start = now();
-    let played = game.play(&interrupt);
+    let played = game.play();
     let elapsed = start.elapsed();
     let rounds = if played.is_ok() { args.iters } else { game.sent.min(game.received) };
     print_result(out, args.size, rounds, elapsed).map_err(Failure::output)?;
@@ -91,7 +90,7 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<(), Failure> {
     if args.chk && args.host.is_none() {
         game.check_pages(out)?;
     }
-    game.linger(&interrupt);
+    game.linger();
     device.flush().map_err(|error| Failure::Failed(format!("the capture could not be written: {error}")))
 }
 
@@ -121,6 +120,7 @@ struct Game<'a> {
     posted: u32,
     sent: u32,
     received: u32,
+    interrupt: Interrupt,
 }
 
 impl<'a> Game<'a> {
@@ -162,12 +162,14 @@ impl<'a> Game<'a> {
         };
         let (theirs, qp) =
             exchange.swap(&mine, |theirs| prepared.connect(theirs, &options).map_err(Failure::from))?;
+        // Not before: until now there is nothing to tell, and a signal ends the wait for the other end at once.
+        let interrupt = Interrupt::watch()?;
         print_end(out, "remote address:", &theirs)?;
-        Ok(Self { args, cq, mr, qp, posted: args.rx_depth, sent: 0, received: 0 })
+        Ok(Self { args, cq, mr, qp, posted: args.rx_depth, sent: 0, received: 0, interrupt })
     }
 
     /// Sends and receives in turns until both are done.
-    fn play(&mut self, interrupt: &Interrupt) -> Result<(), Failure> {
+    fn play(&mut self) -> Result<(), Failure> {
         let iters = self.args.iters;
         let mut awaited = [false, true];
         if self.args.host.is_some() {
@@ -176,7 +178,7 @@ impl<'a> Game<'a> {
         }
         let mut completions = Vec::new();
         while self.sent < iters || self.received < iters {
-            if interrupt.is_set() {
+            if self.interrupt.is_set() {
                 return Err(Failure::Failed(format!("interrupted after {} messages", self.received)));
             }
             completions.clear();
@@ -248,9 +250,9 @@ impl<'a> Game<'a> {
         }
     }
 
-    fn linger(&self, interrupt: &Interrupt) {
+    fn linger(&self) {
         let start = now();
-        while start.elapsed() < LINGER && !interrupt.is_set() {
+        while start.elapsed() < LINGER && !self.interrupt.is_set() {
             // The device's own thread answers meanwhile.
             drop(self.cq.wait(1, LINGER / 4));
         }
