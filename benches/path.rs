@@ -20,10 +20,13 @@ const ROUNDS: usize = 3;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
+/// Runs a path for so long, and says how many bytes per second it carried.
+type Measure = fn(Duration) -> Result<f64>;
+
 fn main() -> Result<()> {
     let seconds = seconds_asked_for()?;
     let span = Duration::from_secs_f64(seconds);
-    let paths: [(&str, fn(Duration) -> Result<f64>); 3] = [
+    let paths: [(&str, Measure); 3] = [
         ("tcp", tcp),
         ("udp", |span| write(two_udp()?, span)),
         ("loopback", |span| write(two_loopback()?, span)),
