@@ -21,6 +21,8 @@ enum Passed {
     All,
     /// A READ or atomic before it lacks its answer.
     Blocked,
+    /// What is before it ended the connection.
+    Failed,
 }
 
 impl Requester {
@@ -49,12 +51,11 @@ impl Requester {
         }
         let syndrome = aeth.syndrome();
         let end = if syndrome.is_ack() { psn.wrapping_add(1) } else { psn };
-        if self.acknowledge_before(ctx, end) == Passed::Blocked && !self.ends_oldest(syndrome, psn) {
+        match self.acknowledge_before(ctx, end) {
             // What the answer says of its own PSN has to wait: it will be said again.
-            return self.implied_nak(ctx);
-        }
-        if ctx.out.fatal {
-            return Ok(());
+            Passed::Blocked if !self.ends_oldest(syndrome, psn) => return self.implied_nak(ctx),
+            Passed::Failed => return Ok(()),
+            Passed::All | Passed::Blocked => {}
         }
         match syndrome {
             Syndrome::Ack(_) => {}
@@ -83,11 +84,10 @@ impl Requester {
         packet: &Packet<'_>,
         psn: Psn,
     ) -> Result<(), DropReason> {
-        if self.acknowledge_before(ctx, psn) == Passed::Blocked {
-            return self.implied_nak(ctx);
-        }
-        if ctx.out.fatal {
-            return Ok(());
+        match self.acknowledge_before(ctx, psn) {
+            Passed::All => {}
+            Passed::Blocked => return self.implied_nak(ctx),
+            Passed::Failed => return Ok(()),
         }
         let params = ctx.params;
         let Some(wqe) = self.sq.front() else { return Err(DropReason::GhostResponse) };
@@ -112,6 +112,7 @@ impl Requester {
         self.progress(ctx, psn.wrapping_add(1));
         if index + 1 == n {
             self.complete_oldest(ctx);
+            self.fail_local_if_oldest(ctx);
         }
         Ok(())
     }
@@ -125,11 +126,10 @@ impl Requester {
         let (Some(aeth), Some(value)) = (packet.aeth(), packet.atomic_ack_eth()) else {
             return Err(DropReason::Malformed);
         };
-        if self.acknowledge_before(ctx, psn) == Passed::Blocked {
-            return self.implied_nak(ctx);
-        }
-        if ctx.out.fatal {
-            return Ok(());
+        match self.acknowledge_before(ctx, psn) {
+            Passed::All => {}
+            Passed::Blocked => return self.implied_nak(ctx),
+            Passed::Failed => return Ok(()),
         }
         let Some(wqe) = self.sq.front() else { return Err(DropReason::GhostResponse) };
         if !wqe.op.is_atomic() || !aeth.syndrome().is_ack() || !packet.payload().is_empty() {
@@ -144,12 +144,18 @@ impl Requester {
         }
         self.progress(ctx, psn.wrapping_add(1));
         self.complete_oldest(ctx);
+        self.fail_local_if_oldest(ctx);
         Ok(())
     }
 
     /// Takes SENDs and WRITEs before `end` as answered, completing those that end there (rule R-CMP-2). Stops
     /// at a READ or atomic: that is answered only by its own response.
     fn acknowledge_before(&mut self, ctx: &mut Ctx<'_>, end: Psn) -> Passed {
+        let passed = self.pass(ctx, end);
+        if self.fail_local_if_oldest(ctx) { Passed::Failed } else { passed }
+    }
+
+    fn pass(&mut self, ctx: &mut Ctx<'_>, end: Psn) -> Passed {
         while self.una != end {
             let Some(wqe) = self.sq.front() else { return Passed::All };
             let Some(last) = wqe.last_psn() else { return Passed::All };

@@ -338,15 +338,13 @@ impl Requester {
             };
             ctx.out.completions.push((Side::Send, wc));
         }
-        self.fail_local_if_oldest(ctx);
     }
 
     fn pop_oldest(&mut self) -> Option<SendWqe> {
         let wqe = self.sq.pop_front()?;
         self.cur = self.cur.saturating_sub(1);
-        if let Some((index, _)) = &mut self.local_error {
-            *index = index.saturating_sub(1);
-        }
+        // Where the request that cannot be repeated turns out to have arrived, nothing is wrong any more.
+        self.local_error = self.local_error.and_then(|(index, status)| Some((index.checked_sub(1)?, status)));
         Some(wqe)
     }
 
@@ -423,11 +421,11 @@ impl Requester {
         self.fail_local_if_oldest(ctx);
     }
 
-    fn fail_local_if_oldest(&mut self, ctx: &mut Ctx<'_>) {
-        if let Some((0, status)) = self.local_error {
-            self.local_error = None;
-            self.fail(ctx, status, 0);
-        }
+    /// Fails the oldest request where it is the one that cannot be carried out; true then.
+    pub(crate) fn fail_local_if_oldest(&mut self, ctx: &mut Ctx<'_>) -> bool {
+        let Some((0, status)) = self.local_error else { return false };
+        self.fail(ctx, status, 0);
+        true
     }
 }
 

@@ -381,3 +381,56 @@ fn an_answer_that_ends_a_request_of_ours_ends_no_other() {
     end.flush();
     assert_eq!(end.done(), [(2, WcStatus::WrFlushErr)]);
 }
+
+/// A SEND, a SEND whose memory is gone when all is to be repeated, and then `ops`; all were sent once.
+fn with_a_loss_in_the_middle(ops: &[SendOp], retry_cnt: u8) -> End {
+    let mut end = End::with(|p| p.retry_cnt = retry_cnt);
+    end.ram.add(0x200, 0x10_0000, Access::empty(), vec![0; 8]);
+    end.post(SEND, 1);
+    let sge = Sge { addr: VirtAddr::new(0x10_0000), length: 8, lkey: LKey::new(0x200) };
+    end.post_sges(SEND, &[sge], SendFlags::SIGNALED);
+    for op in ops {
+        end.post(*op, 8);
+    }
+    end.requests();
+    end.ram.remove(0x200);
+    end.expire();
+    end.requests();
+    assert_eq!(end.done(), []);
+    end
+}
+
+#[test]
+fn what_cannot_be_repeated_may_have_arrived_already() {
+    let mut end = with_a_loss_in_the_middle(&[SEND, read_op()], 3);
+    end.ack(12, Syndrome::ACK).unwrap();
+    assert_eq!(end.done(), [(0, WcStatus::Success), (1, WcStatus::Success), (2, WcStatus::Success)]);
+    assert!(!end.out.fatal);
+    assert_eq!(psns(&mut end), [13], "and the queue goes on");
+}
+
+#[test]
+fn behind_a_failure_of_ours_an_answer_does_nothing_more() {
+    for answer in [ack(10, Syndrome::ACK), ack(11, Syndrome::Nak(NakCode::PsnSequenceError))] {
+        let mut end = with_a_loss_in_the_middle(&[read_op(), SEND], 1);
+        end.take(&answer).unwrap();
+        assert_eq!(end.done(), [(0, WcStatus::Success), (1, WcStatus::LocProtErr)], "{}", show(&answer));
+        end.flush();
+        assert_eq!(end.done(), [(2, WcStatus::WrFlushErr), (3, WcStatus::WrFlushErr)]);
+    }
+    // A READ's answer, which acknowledges all before it, or completes what is right before the failure.
+    let mut end = with_a_loss_in_the_middle(&[read_op()], 1);
+    end.take(&response(Op::ReadResponseOnly, 12, &[0; 8])).unwrap();
+    assert_eq!(end.done(), (0..3).map(|id| (id, WcStatus::Success)).collect::<Vec<_>>());
+    for (op, answer) in [
+        (read_op(), response(Op::ReadResponseOnly, 10, &[0; 8])),
+        (fetch_add_op(1), atomic_response(10, Syndrome::ACK, 0)),
+    ] {
+        let mut end = End::with(|_| {});
+        end.post(op, 8);
+        end.post_sges(SEND, &[Sge { lkey: LKey::new(0xBAD), ..sge(0, 8) }], SendFlags::SIGNALED);
+        end.requests();
+        end.take(&answer).unwrap();
+        assert_eq!(end.done(), [(0, WcStatus::Success), (1, WcStatus::LocProtErr)]);
+    }
+}

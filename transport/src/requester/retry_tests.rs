@@ -320,3 +320,14 @@ fn the_ack_timer_begins_anew_after_an_rnr_wait() {
     let timeout = end.params.ack_timeout().unwrap();
     assert_eq!(end.requester.poll_timeout(), Some(end.now + timeout));
 }
+
+#[test]
+fn sending_more_does_not_put_the_timer_off() {
+    let mut end = sends(1);
+    end.requests();
+    let due = end.requester.poll_timeout();
+    end.wait(Duration::from_micros(100));
+    end.post(SEND, 1);
+    assert_eq!(psns(&end.requests()), [11]);
+    assert_eq!(end.requester.poll_timeout(), due, "R-REQ-21");
+}

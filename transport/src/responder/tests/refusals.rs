@@ -116,7 +116,11 @@ fn f38_payloads_that_do_not_fit_the_path_mtu_are_invalid_requests() {
     let mut padded = plain(Op::SendFirst, 100, 256);
     padded.bth = padded.bth.with_pad_count(3);
     padded.pad = padded.payload.split_off(253);
+    let mut longer = plain(Op::SendFirst, 100, 256);
+    longer.bth = longer.bth.with_pad_count(1);
+    longer.pad = vec![0];
     refused(ready(), &[padded], INVALID);
+    refused(ready(), &[longer], INVALID);
     // R-WIR-20: requests without payload.
     let reth = Reth::new(va(0), RKEY, 8).into();
     refused(fresh(), &[packet(Op::ReadRequest, 100, vec![reth], &[0; 4])], INVALID);
