@@ -101,9 +101,10 @@ impl MemoryRegion {
     /// # Errors
     /// Where `range` is not inside.
     pub fn to_vec(&self, range: Range<usize>) -> Result<Vec<u8>, MrError> {
-        let len = range.end.saturating_sub(range.start);
+        let Range { start: offset, end } = range;
+        let len = end.checked_sub(offset).ok_or(MrError::OutOfBounds { offset, end, length: self.len() })?;
         let nic = self.inner.pd.device().engine().nic();
-        Ok(nic.mr_bytes(self.lkey(), range.start, len)?.to_vec())
+        Ok(nic.mr_bytes(self.lkey(), offset, len)?.to_vec())
     }
 }
 
