@@ -62,7 +62,7 @@ impl Host {
         let config = NicConfig { gids: vec![gid], active_mtu: Mtu::B4096, caps: CAPS, seed: number.into() };
         let mut nic = Nic::new(config);
         let pd = nic.alloc_pd();
-        let (send_cq, recv_cq) = (nic.create_cq(64).unwrap(), nic.create_cq(64).unwrap());
+        let (send_cq, recv_cq) = (nic.create_cq(4096).unwrap(), nic.create_cq(4096).unwrap());
         let mr = nic.reg_mr(pd, vec![number; 1 << 16], ALL).unwrap();
         let cap = QpCap { max_send_wr: 16, max_recv_wr: 16, ..QpCap::default() };
         let mut init = QpInit { qp_type: QpType::Rc, pd, send_cq, recv_cq, cap, sq_sig_all: false };

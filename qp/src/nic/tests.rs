@@ -11,6 +11,7 @@ use crate::wr::{PostError, QpCap, RecvWr, SendWr};
 
 mod limits;
 mod path;
+mod sequences;
 
 const NOW: Instant = Instant::ZERO;
 

@@ -389,6 +389,13 @@ fn a_flood_does_not_pile_up_answers() {
         end.take(&plain(Op::SendOnly, 99, 1)).unwrap();
     }
     assert!(end.replies().len() <= 512);
+    // The last word is said all the same (R-RSP-48).
+    let mut full = End::with(|_| {});
+    for _ in 0..1000 {
+        full.take_all(&[plain(Op::SendOnly, 100, 1), plain(Op::SendOnly, 99, 1)]);
+    }
+    full.take(&plain(Op::SendLast, 100, 1)).unwrap();
+    assert_eq!(full.shown_replies().last().unwrap(), "ACK psn=100 nak=invalid_request msn=0");
     end.post_recv(0, 1);
     end.take(&plain(Op::SendOnly, 100, 1)).unwrap();
     assert_eq!(end.shown_replies(), ["ACK psn=100 ack msn=1"]);
