@@ -29,6 +29,9 @@ const SPIN: Duration = Duration::from_micros(50);
 const RETRY_SEND: Duration = Duration::from_micros(100);
 /// Passes without work after which a program that polls on lets others have its core for a moment.
 const IDLE_PASSES: u32 = 64;
+/// Passes that a caller makes in a row, so that others who keep wanting them do not keep it for ever: the
+/// background thread does not block before it has seen to what is left.
+const WANTED_PASSES: usize = 2;
 /// Rounds of one pass, so that a flood of packets does not keep its caller for ever.
 const ROUNDS: usize = 16;
 
@@ -124,22 +127,26 @@ impl Engine {
     /// Runs the passes that are wanted; true where anything was done. Everyone who lets go of `io` calls it, so
     /// that no wish is lost: whoever finds `io` taken has noted its wish before, and the holder looks after.
     fn run_wanted(&self) -> bool {
-        let mut any = false;
-        loop {
+        let (mut any, mut passes) = (false, 0);
+        let more = loop {
             // Between the note, or the letting go, before and the look behind: neither may pass the other.
             fence(Ordering::SeqCst);
             if !self.wanted.load(Ordering::SeqCst) {
-                break;
+                break false;
+            }
+            if passes == WANTED_PASSES {
+                break true;
             }
             let mut io = match self.io.try_lock() {
                 Ok(io) => io,
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => break,
+                Err(TryLockError::WouldBlock) => break false,
             };
             self.wanted.store(false, Ordering::SeqCst);
             any |= self.pass(&mut io);
-        }
-        if any && self.asleep.swap(false, Ordering::SeqCst) {
+            passes += 1;
+        };
+        if (any || more) && self.asleep.swap(false, Ordering::SeqCst) {
             self.wake();
         }
         any

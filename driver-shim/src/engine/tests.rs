@@ -1,3 +1,4 @@
+use std::sync::Weak;
 use std::sync::atomic::AtomicUsize;
 
 use mio::Registry;
@@ -8,12 +9,14 @@ use wire::batch::{Caps, IpIdRule};
 use super::*;
 use crate::interfaces::GidTable;
 
-/// A back end that counts how often it is asked, and has `packets` bursts without a RoCE packet to give.
+/// A back end that counts how often it is asked, and has `packets` bursts without a RoCE packet to give. While it
+/// is asked, somebody else wants a pass of `wanting`.
 #[derive(Debug)]
 struct Counting {
     table: GidTable,
     asked: Arc<AtomicUsize>,
     packets: Arc<AtomicUsize>,
+    wanting: Arc<Mutex<Weak<Engine>>>,
 }
 
 impl Backend for Counting {
@@ -38,6 +41,9 @@ impl Backend for Counting {
 
     fn recv_burst(&mut self, _: &mut RxBurst) -> io::Result<usize> {
         self.asked.fetch_add(1, Ordering::Relaxed);
+        if let Some(engine) = lock(&self.wanting).upgrade() {
+            engine.drive();
+        }
         let left = self.packets.load(Ordering::Relaxed);
         self.packets.store(left.saturating_sub(1), Ordering::Relaxed);
         Ok(left.min(1))
@@ -58,13 +64,19 @@ struct Bare {
     poll: Poll,
     asked: Arc<AtomicUsize>,
     packets: Arc<AtomicUsize>,
+    wanting: Arc<Mutex<Weak<Engine>>>,
 }
 
 impl Bare {
     fn new() -> Self {
-        let (asked, packets) = (Arc::default(), Arc::default());
+        let (asked, packets, wanting) = (Arc::default(), Arc::default(), Arc::default());
         let table = GidTable::new(&[[10, 0, 0, 1].into()], Mac::default(), 4200);
-        let backend = Counting { table, asked: Arc::clone(&asked), packets: Arc::clone(&packets) };
+        let backend = Counting {
+            table,
+            asked: Arc::clone(&asked),
+            packets: Arc::clone(&packets),
+            wanting: Arc::clone(&wanting),
+        };
         let config = NicConfig {
             gids: backend.table.gids().to_vec(),
             active_mtu: backend.table.active_mtu(),
@@ -72,7 +84,7 @@ impl Bare {
             seed: 1,
         };
         let (engine, poll) = Engine::new(Nic::new(config), Box::new(backend)).expect("a poll");
-        Self { engine, poll, asked, packets }
+        Self { engine, poll, asked, packets, wanting }
     }
 
     fn asked(&self) -> usize {
@@ -126,4 +138,17 @@ fn a_pass_goes_on_after_a_panic_in_another() {
     assert!(panicked.is_err());
     bare.engine.drive();
     assert_eq!(bare.asked(), 1);
+}
+
+#[test]
+fn others_who_want_pass_after_pass_do_not_keep_a_caller() {
+    let mut bare = Bare::new();
+    *lock(&bare.wanting) = Arc::downgrade(&bare.engine);
+    bare.engine.asleep.store(true, Ordering::SeqCst);
+    bare.engine.drive();
+    assert_eq!(bare.asked(), WANTED_PASSES);
+    assert!(bare.wakes(), "the device's thread is to see to the rest");
+    *lock(&bare.wanting) = Weak::new();
+    bare.engine.with_io(|_| {});
+    assert_eq!(bare.asked(), WANTED_PASSES + 1, "nothing is forgotten");
 }
