@@ -110,8 +110,8 @@ impl NetHeader {
     /// Length of the longest form: IPv6 and UDP.
     pub const MAX_LEN: usize = IPV6_LEN + UDP_LEN;
 
-    /// A RoCE v2 header between two addresses of one family: DF, ID 0, checksums 0, no lengths yet.
-    /// `None` where one is IPv4 and the other IPv6.
+    /// A RoCE v2 header between two addresses of one family: DF, ID 0, UDP checksum 0, flow label 0, and the lengths
+    /// of a packet that ends with it. `None` where one is IPv4 and the other IPv6.
     #[must_use]
     pub fn v2(src: IpAddr, dst: IpAddr, src_port: u16, traffic_class: u8, hop_limit: u8) -> Option<Self> {
         let udp = UdpHeader { src_port, dst_port: ROCE_V2_PORT, len: 0, checksum: 0 };
