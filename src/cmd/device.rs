@@ -45,7 +45,7 @@ pub struct DeviceArgs {
     /// Ethernet address of the host of its own
     #[arg(long, value_parser = parse_mac)]
     mac: Option<Mac>,
-    /// Seed of everything random, faults included
+    /// Seed of everything random, faults included; without it faults take seed 0
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// Write every packet to this pcapng file
@@ -60,6 +60,11 @@ pub struct DeviceArgs {
 #[command(next_help_heading = "Faults: [tx:|rx:]P or [tx:|rx:]qp=Q,psn=+N,pass=K")]
 struct FaultArgs {
     /// Lose packets
+    ///
+    /// WHICH is a probability (0.01 or 1%) or one packet: psn=+N (N after the first seen) or psn=N; with qp=Q only of
+    /// this destination queue pair, with kind=req or kind=resp only requests or responses, with pass=K the K-th time
+    /// that it passes. tx: before it means packets that leave (the default), rx: those that come. Each option may be
+    /// given several times.
     #[arg(long, value_name = "WHICH", value_parser = |s: &str| FaultSpec::parse(FaultKind::Drop, s))]
     drop: Vec<FaultSpec>,
     /// Send packets twice

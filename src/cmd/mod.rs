@@ -39,10 +39,13 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Move data between two soft NICs with every operation, and check every byte
+    ///
+    /// The NICs take two free loopback addresses, or the one that --bind names and the next. The packets go to
+    /// ferroce-demo.pcapng where --pcap names no other file.
     Demo(Box<demo::Args>),
     /// Show the device that the options give, and the host's interfaces
     Devinfo(Box<devinfo::Args>),
-    /// Speak ibv_rc_pingpong's exchange with it or with another of this
+    /// Exchange messages with ibv_rc_pingpong or with another ferroce pingpong
     Pingpong(Box<pingpong::Args>),
     /// Print the RoCE packets of capture files
     Trace(trace::Args),
