@@ -4,7 +4,7 @@
 
 use transport::DropReason;
 use wire::batch::HeaderKnowledge;
-use wire::{PKey, Packet, ParseError, icrc};
+use wire::{Gid, PKey, Packet, ParseError, icrc};
 
 use crate::pair::QueuePair;
 
@@ -19,6 +19,7 @@ pub(crate) fn unparsable(error: ParseError) -> DropReason {
 /// Checks of a packet against the queue pair its BTH names, in the order of the rules R-ADM.
 pub(crate) fn admit(
     pair: &QueuePair,
+    gids: &[Gid],
     packet: &Packet<'_>,
     knowledge: HeaderKnowledge,
 ) -> Result<(), DropReason> {
@@ -30,14 +31,21 @@ pub(crate) fn admit(
     if !takes {
         return Err(DropReason::QpState);
     }
-    // A connected queue pair has one peer and one address of its own (rule R-ADM-7).
-    let connected =
-        pair.net.is_some_and(|net| net.src() == packet.net.dst() && net.dst() == packet.net.src());
-    if !connected {
+    // A connected queue pair has one peer and one address of its own (rule R-ADM-7); all others take what is
+    // sent to the port (rule R-ADR-8).
+    let addressed = if pair.init.qp_type.is_connected() {
+        pair.net.is_some_and(|net| net.src() == packet.net.dst() && net.dst() == packet.net.src())
+    } else {
+        gids.contains(&packet.net.dst_gid())
+    };
+    if !addressed {
         return Err(DropReason::WrongAddress);
     }
     if !packet.bth().pkey().matches(PKey::DEFAULT) {
         return Err(DropReason::PKeyMismatch);
+    }
+    if packet.deth().is_some_and(|deth| deth.qkey() != pair.params.qkey) {
+        return Err(DropReason::QKeyMismatch);
     }
     icrc_matches(packet, knowledge).then_some(()).ok_or(DropReason::BadIcrc)
 }

@@ -15,7 +15,7 @@ const EOPNOTSUPP: i32 = 95;
 #[non_exhaustive]
 pub enum CreateError {
     /// This transport service is not there.
-    #[error("{0} queue pairs are not supported; only RC is")]
+    #[error("{0} queue pairs are not supported; RC, UC, UD and GSI are")]
     QpType(QpType),
     /// No such protection domain.
     #[error("there is no such protection domain")]
@@ -37,6 +37,9 @@ pub enum CreateError {
         /// What is possible.
         max: QpCap,
     },
+    /// There is one general services queue pair.
+    #[error("queue pair 1 is in use: there is one GSI queue pair")]
+    GsiTaken,
     /// No queue pair number is left.
     #[error("the device has no queue pair number left")]
     TableFull,
@@ -61,6 +64,9 @@ pub enum ModifyQpError {
     /// No such queue pair.
     #[error("there is no such queue pair")]
     NoSuchQp,
+    /// No such protection domain.
+    #[error("there is no such protection domain")]
+    NoPd,
     /// The transition, its attributes or a value.
     #[error(transparent)]
     Attr(#[from] ModifyError),

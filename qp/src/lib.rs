@@ -7,6 +7,7 @@
 
 mod cq;
 mod demux;
+mod engines;
 pub mod error;
 pub mod event;
 #[cfg(test)]
@@ -28,4 +29,4 @@ pub use pair::QpInit;
 pub use state::{AddressVector, AttrMask, QpAttr, QpState, QpType};
 pub use transport::wqe::{SendFlags, SendOp, Sge, SgeList};
 pub use transport::{Access, Completion, Counters, DropReason, PdId, WcOpcode, WcStatus};
-pub use wr::{PostError, QpCap, RecvWr, SendData, SendWr};
+pub use wr::{AhId, PostError, QpCap, RecvWr, SendData, SendTo, SendWr};

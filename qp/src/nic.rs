@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 
 use rand_core::{RngCore, SeedableRng};
-use transport::{Access, Completion, Counters, Ctx, Effects, PdId};
+use transport::{Access, Completion, Counters, Ctx, Datagram, Effects, PdId};
 use wire::batch::Caps;
 use wire::{Gid, Instant, LKey, Mtu, NetHeader, Qpn, ip};
 
@@ -23,7 +23,7 @@ use crate::pair::{QpInit, QueuePair, flush_receive};
 use crate::sched::{Ready, Timers};
 use crate::state::{AddressVector, AttrMask, ModifyLimits, PostRule, QpAttr, QpState, QpType};
 use crate::table::QpTable;
-use crate::wr::{PostError, QpCap, RecvWr, SendWr};
+use crate::wr::{AhId, PostError, QpCap, RecvWr, SendLimits, SendTo, SendWr};
 
 mod path;
 mod settle;
@@ -55,6 +55,8 @@ pub struct Nic {
     pds: Vec<bool>,
     memory: MrTable,
     cqs: Vec<Option<Cq>>,
+    /// Address handles: their domain and where they lead.
+    ahs: Vec<Option<(PdId, AddressVector)>>,
     qps: QpTable,
     ready: Ready,
     timers: Timers,
@@ -78,6 +80,7 @@ impl Nic {
             pds: Vec::new(),
             memory: MrTable::new(),
             cqs: Vec::new(),
+            ahs: Vec::new(),
             qps: QpTable::default(),
             ready: Ready::default(),
             timers: Timers::default(),
@@ -132,7 +135,10 @@ impl Nic {
         if !self.has_pd(pd) {
             return Err(DestroyError::NoSuchObject);
         }
-        if self.memory.uses(pd) || self.qps.iter().any(|pair| pair.init.pd == pd) {
+        if self.memory.uses(pd)
+            || self.ahs.iter().flatten().any(|(of, _)| *of == pd)
+            || self.qps.iter().any(|pair| pair.init.pd == pd)
+        {
             return Err(DestroyError::Busy);
         }
         self.pds[pd.0 as usize] = false;
@@ -176,6 +182,34 @@ impl Nic {
     /// As [`Nic::mr_bytes`].
     pub fn mr_bytes_mut(&mut self, lkey: LKey, offset: usize, len: usize) -> Result<&mut [u8], MrError> {
         self.memory.bytes_mut(lkey, offset, len)
+    }
+
+    // ---- address handles ----
+
+    /// Makes an address handle: where datagrams can be sent.
+    ///
+    /// # Errors
+    /// An address that no packet can go to.
+    pub fn create_ah(&mut self, pd: PdId, addr: AddressVector) -> Result<AhId, ModifyQpError> {
+        if !self.has_pd(pd) {
+            return Err(ModifyQpError::NoPd);
+        }
+        self.route(Qpn::GSI, Qpn::GSI, &addr)?;
+        let index = self.ahs.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.ahs.push(None);
+            self.ahs.len() - 1
+        });
+        self.ahs[index] = Some((pd, addr));
+        Ok(AhId(u32::try_from(index).unwrap_or(u32::MAX)))
+    }
+
+    /// Ends an address handle. Datagrams that were posted still go there.
+    ///
+    /// # Errors
+    /// Where it does not exist.
+    pub fn destroy_ah(&mut self, ah: AhId) -> Result<(), DestroyError> {
+        let slot = self.ahs.get_mut(ah.0 as usize).ok_or(DestroyError::NoSuchObject)?;
+        slot.take().map(|_| ()).ok_or(DestroyError::NoSuchObject)
     }
 
     // ---- completion queues ----
@@ -240,7 +274,7 @@ impl Nic {
     /// # Errors
     /// What of `init` is not possible.
     pub fn create_qp(&mut self, init: QpInit) -> Result<Qpn, CreateError> {
-        if init.qp_type != QpType::Rc {
+        if matches!(init.qp_type, QpType::XrcIni | QpType::XrcTgt) {
             return Err(CreateError::QpType(init.qp_type));
         }
         if !self.has_pd(init.pd) {
@@ -252,8 +286,13 @@ impl Nic {
         if self.cq_mut(init.send_cq).is_none() || self.cq_mut(init.recv_cq).is_none() {
             return Err(CreateError::NoCq);
         }
-        let caps = self.config.caps;
-        let qpn = self.qps.insert(|qpn| QueuePair::new(qpn, init, &caps)).ok_or(CreateError::TableFull)?;
+        let (caps, mtu) = (self.config.caps, self.config.active_mtu);
+        let make = |qpn| QueuePair::new(qpn, init, &caps, mtu);
+        let qpn = if init.qp_type == QpType::Gsi {
+            self.qps.insert_gsi(make).ok_or(CreateError::GsiTaken)?
+        } else {
+            self.qps.insert(make).ok_or(CreateError::TableFull)?
+        };
         for cq in [init.send_cq, init.recv_cq] {
             if let Some(queue) = self.cq_mut(cq) {
                 queue.users += 1;
@@ -274,12 +313,12 @@ impl Nic {
         mask: AttrMask,
     ) -> Result<(), ModifyQpError> {
         let limits = self.modify_limits();
-        let caps = self.config.caps;
+        let (caps, active_mtu) = (self.config.caps, self.config.active_mtu);
         let pair = self.qps.get(qpn).ok_or(ModifyQpError::NoSuchQp)?;
         let from = pair.state();
         let merged = pair.attr.modified(pair.init.qp_type, attr, mask, &limits)?;
         let net = if mask.intersects(AttrMask::AV | AttrMask::DEST_QPN) && merged.state != QpState::Reset {
-            Some(self.route(qpn, &merged)?)
+            Some(self.route(qpn, merged.dest_qpn, &merged.addr)?)
         } else {
             None
         };
@@ -287,7 +326,7 @@ impl Nic {
         if merged.state == QpState::Err {
             pair.enter_error(now, &mut self.memory, &mut self.out);
         } else {
-            pair.apply(merged, net, &caps);
+            pair.apply(merged, net, &caps, active_mtu);
         }
         self.settle(now, qpn);
         if merged.state == QpState::Reset {
@@ -353,8 +392,8 @@ impl Nic {
     }
 
     /// Header of the packets of a connection.
-    fn route(&self, qpn: Qpn, attr: &QpAttr) -> Result<NetHeader, ModifyQpError> {
-        let AddressVector { dgid, sgid_index, hop_limit, traffic_class, flow_label, .. } = attr.addr;
+    fn route(&self, qpn: Qpn, dest: Qpn, addr: &AddressVector) -> Result<NetHeader, ModifyQpError> {
+        let AddressVector { dgid, sgid_index, hop_limit, traffic_class, flow_label, .. } = *addr;
         let sgid = self.config.gids.get(usize::from(sgid_index)).copied().unwrap_or(Gid::ZERO);
         if sgid == Gid::ZERO {
             return Err(ModifyQpError::EmptyGid(sgid_index));
@@ -366,7 +405,7 @@ impl Nic {
             .config
             .caps
             .src_port
-            .unwrap_or_else(|| ip::source_port(flow_label, qpn.value(), attr.dest_qpn.value()));
+            .unwrap_or_else(|| ip::source_port(flow_label, qpn.value(), dest.value()));
         // Rule R-ADR-13: a hop limit of 0 or 1 would not pass a router.
         let hops = if hop_limit < 2 { 64 } else { hop_limit };
         NetHeader::v2(sgid.ip(), dgid.ip(), port, traffic_class, hops)
@@ -380,27 +419,49 @@ impl Nic {
     /// # Errors
     /// Why it was not taken.
     pub fn post_send(&mut self, now: Instant, qpn: Qpn, wr: SendWr) -> Result<(), PostError> {
-        let pair = self.qps.get_mut(qpn).ok_or(PostError::NoSuchQp)?;
+        let pair = self.qps.get(qpn).ok_or(PostError::NoSuchQp)?;
         let rule = pair.state().post_send();
         if rule == PostRule::Refuse {
             return Err(PostError::State(pair.state()));
         }
-        let wqe = wr.check(&pair.init.cap, pair.init.sq_sig_all)?;
+        let limits = SendLimits {
+            qp_type: pair.init.qp_type,
+            cap: &pair.init.cap,
+            sq_sig_all: pair.init.sq_sig_all,
+            port_mtu: self.config.active_mtu,
+        };
+        let to = wr.to;
+        let mut wqe = wr.check(&limits)?;
+        if !pair.init.qp_type.is_connected() {
+            wqe.datagram = Some(self.datagram(qpn, to)?);
+        }
+        let Some(pair) = self.qps.get_mut(qpn) else { return Err(PostError::NoSuchQp) };
         if wqe.op.has_response_data() && pair.params.max_rd_atomic == 0 {
             return Err(PostError::NoReadDepth);
         }
-        if pair.requester.len() >= pair.init.cap.max_send_wr as usize {
+        if pair.engines.sends() >= pair.init.cap.max_send_wr as usize {
             return Err(PostError::QueueFull(pair.init.cap.max_send_wr));
         }
-        pair.requester.post(wqe);
+        pair.engines.post(wqe);
         if rule == PostRule::Flush {
             let mut ctx = Ctx { now, params: &pair.params, memory: &mut self.memory, out: &mut self.out };
-            pair.requester.flush(&mut ctx);
+            pair.engines.flush_sends(&mut ctx);
             self.settle(now, qpn);
         } else {
             self.schedule(qpn);
         }
         Ok(())
+    }
+
+    /// Where a datagram of `qpn` goes.
+    fn datagram(&self, qpn: Qpn, to: Option<SendTo>) -> Result<Datagram, PostError> {
+        let SendTo { ah, qpn: dest, qkey } = to.ok_or(PostError::NoAddress)?;
+        let (pd, addr) = self.ahs.get(ah.0 as usize).copied().flatten().ok_or(PostError::NoSuchAh)?;
+        if self.qps.get(qpn).is_none_or(|pair| pair.init.pd != pd) {
+            return Err(PostError::NoSuchAh);
+        }
+        let net = self.route(qpn, dest, &addr).map_err(|_| PostError::NoSuchAh)?;
+        Ok(Datagram { net, qpn: dest, qkey })
     }
 
     /// Posts a receive.

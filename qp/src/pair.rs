@@ -3,13 +3,12 @@
 use std::collections::VecDeque;
 
 use transport::ports::Side;
-use transport::{
-    Completion, Ctx, Effects, RcParams, RecvQueue, RecvWqe, Requester, Responder, WcOpcode, WcStatus,
-};
+use transport::{Completion, Ctx, Effects, RcParams, RecvQueue, RecvWqe, WcOpcode, WcStatus};
 use wire::batch::Caps;
-use wire::{Instant, NetHeader, PKey, Qpn};
+use wire::{Instant, Mtu, NetHeader, PKey, QKey, Qpn};
 
 use crate::cq::CqId;
+use crate::engines::Engines;
 use crate::mr::MrTable;
 use crate::state::{QpAttr, QpState, QpType};
 use crate::wr::QpCap;
@@ -18,10 +17,13 @@ use crate::wr::QpCap;
 /// R-REQ-6).
 const MAX_WINDOW: u32 = (1 << 23) - 1;
 
+/// The queue key of the general services queue pair, known to all (rule R-ADR-4).
+const GSI_QKEY: QKey = QKey::new(0x8001_0000);
+
 /// What a queue pair is made of, fixed when it is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpInit {
-    /// Transport service. Only RC can be created so far.
+    /// Transport service: RC, UC, UD or GSI.
     pub qp_type: QpType,
     /// Protection domain.
     pub pd: transport::PdId,
@@ -65,8 +67,7 @@ pub(crate) struct QueuePair {
     pub(crate) init: QpInit,
     pub(crate) attr: QpAttr,
     pub(crate) params: RcParams,
-    pub(crate) requester: Requester,
-    pub(crate) responder: Responder,
+    pub(crate) engines: Engines,
     pub(crate) rq: RecvRing,
     /// Addresses of its packets, once connected.
     pub(crate) net: Option<NetHeader>,
@@ -79,15 +80,14 @@ pub(crate) struct QueuePair {
 }
 
 impl QueuePair {
-    pub(crate) fn new(qpn: Qpn, init: QpInit, caps: &Caps) -> Self {
+    pub(crate) fn new(qpn: Qpn, init: QpInit, caps: &Caps, port_mtu: Mtu) -> Self {
         let attr = QpAttr::default();
-        let params = params(qpn, &init, &attr, caps);
+        let params = params(qpn, &init, &attr, caps, port_mtu);
         Self {
             qpn,
             init,
             attr,
-            requester: Requester::new(&params),
-            responder: Responder::new(&params),
+            engines: Engines::new(init.qp_type, &params),
             params,
             rq: RecvRing::default(),
             net: None,
@@ -103,21 +103,20 @@ impl QueuePair {
     }
 
     /// Takes over attributes that were checked, and does what the transition asks for.
-    pub(crate) fn apply(&mut self, attr: QpAttr, net: Option<NetHeader>, caps: &Caps) {
+    pub(crate) fn apply(&mut self, attr: QpAttr, net: Option<NetHeader>, caps: &Caps, port_mtu: Mtu) {
         let from = self.attr.state;
         self.attr = if attr.state == QpState::Reset { QpAttr::default() } else { attr };
-        self.params = params(self.qpn, &self.init, &self.attr, caps);
+        self.params = params(self.qpn, &self.init, &self.attr, caps, port_mtu);
         match (from, attr.state) {
             (_, QpState::Reset) => {
                 // Rule R-QPS-13.
                 self.rq = RecvRing::default();
-                self.requester = Requester::new(&self.params);
-                self.responder = Responder::new(&self.params);
+                self.engines = Engines::new(self.init.qp_type, &self.params);
                 self.net = None;
                 self.comm_est = false;
             }
-            (QpState::Init, QpState::Rtr) => self.responder = Responder::new(&self.params),
-            (QpState::Rtr, QpState::Rts) => self.requester = Requester::new(&self.params),
+            (QpState::Init, QpState::Rtr) => self.engines.start_receiving(&self.params),
+            (QpState::Rtr, QpState::Rts) => self.engines.start_sending(&self.params),
             _ => {}
         }
         if net.is_some() {
@@ -125,7 +124,7 @@ impl QueuePair {
         }
         // Changing attributes within SQD does not drain it anew.
         self.drained &= from == QpState::Sqd;
-        self.requester.set_draining(attr.state == QpState::Sqd);
+        self.engines.set_draining(attr.state == QpState::Sqd);
     }
 
     /// Entering ERR: completes all work with a flush error, in order per queue (rule R-CQE-2).
@@ -133,12 +132,19 @@ impl QueuePair {
         self.attr.state = QpState::Err;
         self.attr.cur_state = QpState::Err;
         let mut ctx = Ctx { now, params: &self.params, memory, out };
-        self.requester.flush(&mut ctx);
-        let unfinished = self.responder.take_unfinished();
-        self.responder.abandon();
+        self.engines.flush_sends(&mut ctx);
+        let unfinished = self.engines.abandon();
         for wqe in unfinished.into_iter().chain(self.rq.0.drain(..)) {
             flush_receive(self.qpn, &wqe, out);
         }
+    }
+
+    /// The send queue of an unreliable queue pair fails: its work is flushed, receives go on (rule R-QPS-8).
+    pub(crate) fn enter_sqe(&mut self, now: Instant, memory: &mut MrTable, out: &mut Effects) {
+        self.attr.state = QpState::Sqe;
+        self.attr.cur_state = QpState::Sqe;
+        let mut ctx = Ctx { now, params: &self.params, memory, out };
+        self.engines.flush_sends(&mut ctx);
     }
 
     /// Receives of the queue pair that have been posted and not completed.
@@ -154,14 +160,16 @@ pub(crate) fn flush_receive(qpn: Qpn, wqe: &RecvWqe, out: &mut Effects) {
     out.completions.push((Side::Recv, wc));
 }
 
-fn params(qpn: Qpn, init: &QpInit, attr: &QpAttr, caps: &Caps) -> RcParams {
+fn params(qpn: Qpn, init: &QpInit, attr: &QpAttr, caps: &Caps, port_mtu: Mtu) -> RcParams {
+    // A datagram is as long as the port allows, whatever path MTU anyone set (field case F37).
+    let mtu = if init.qp_type.is_connected() { attr.path_mtu } else { port_mtu };
     RcParams {
         qpn,
         dest_qpn: attr.dest_qpn,
         pd: init.pd,
         access: attr.access,
         pkey: PKey::DEFAULT,
-        mtu: attr.path_mtu,
+        mtu,
         max_rd_atomic: attr.max_rd_atomic,
         max_dest_rd_atomic: attr.max_dest_rd_atomic,
         min_rnr_timer: attr.min_rnr_timer,
@@ -169,6 +177,7 @@ fn params(qpn: Qpn, init: &QpInit, attr: &QpAttr, caps: &Caps) -> RcParams {
         retry_cnt: attr.retry_cnt,
         rnr_retry: attr.rnr_retry,
         window: caps.window.clamp(1, MAX_WINDOW),
+        qkey: if init.qp_type == QpType::Gsi { GSI_QKEY } else { attr.qkey },
         sq_psn: attr.sq_psn,
         rq_psn: attr.rq_psn,
     }
@@ -191,7 +200,7 @@ mod tests {
         };
         for (given, kept) in [(0, 1), (1, 1), (64, 64), (u32::MAX, (1 << 23) - 1)] {
             let caps = Caps { window: given, ..crate::kit::CAPS };
-            assert_eq!(QueuePair::new(Qpn::new(0x11), init, &caps).params.window, kept);
+            assert_eq!(QueuePair::new(Qpn::new(0x11), init, &caps, Mtu::B1024).params.window, kept);
         }
     }
 }

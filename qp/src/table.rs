@@ -14,6 +14,8 @@ const MAX_QPS: usize = 1 << 20;
 pub(crate) struct QpTable {
     slots: Vec<Option<Box<QueuePair>>>,
     free: std::collections::VecDeque<usize>,
+    /// Queue pair 1.
+    gsi: Option<Box<QueuePair>>,
 }
 
 impl QpTable {
@@ -31,7 +33,19 @@ impl QpTable {
         Some(qpn)
     }
 
+    /// Stores what `make` builds as queue pair 1; `None` where there is one.
+    pub(crate) fn insert_gsi(&mut self, make: impl FnOnce(Qpn) -> QueuePair) -> Option<Qpn> {
+        if self.gsi.is_some() {
+            return None;
+        }
+        self.gsi = Some(Box::new(make(Qpn::GSI)));
+        Some(Qpn::GSI)
+    }
+
     pub(crate) fn remove(&mut self, qpn: Qpn) -> Option<Box<QueuePair>> {
+        if qpn == Qpn::GSI {
+            return self.gsi.take();
+        }
         let index = index(qpn)?;
         let pair = self.slots.get_mut(index)?.take()?;
         self.free.push_back(index);
@@ -39,15 +53,21 @@ impl QpTable {
     }
 
     pub(crate) fn get(&self, qpn: Qpn) -> Option<&QueuePair> {
+        if qpn == Qpn::GSI {
+            return self.gsi.as_deref();
+        }
         self.slots.get(index(qpn)?)?.as_deref()
     }
 
     pub(crate) fn get_mut(&mut self, qpn: Qpn) -> Option<&mut QueuePair> {
+        if qpn == Qpn::GSI {
+            return self.gsi.as_deref_mut();
+        }
         self.slots.get_mut(index(qpn)?)?.as_deref_mut()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &QueuePair> {
-        self.slots.iter().filter_map(|slot| slot.as_deref())
+        self.slots.iter().filter_map(|slot| slot.as_deref()).chain(self.gsi.as_deref())
     }
 }
 
@@ -76,7 +96,7 @@ mod tests {
             cap: QpCap::default(),
             sq_sig_all: false,
         };
-        QueuePair::new(qpn, init, &CAPS)
+        QueuePair::new(qpn, init, &CAPS, wire::Mtu::B1024)
     }
 
     #[test]

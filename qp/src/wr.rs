@@ -3,7 +3,9 @@
 use bytes::Bytes;
 use transport::wqe::{SendFlags, SendOp, SendWqe, Sge, SgeList};
 use transport::{RecvWqe, responder};
-use wire::{RKey, VirtAddr, WrId};
+use wire::{Mtu, QKey, Qpn, RKey, VirtAddr, WrId};
+
+use crate::state::QpType;
 
 /// Sizes of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +69,32 @@ pub struct SendWr {
     pub data: SendData,
     /// Flags; [`SendFlags::INLINE`] follows from `data` and need not be set.
     pub flags: SendFlags,
+    /// Where it goes, on a queue pair of datagrams.
+    pub to: Option<SendTo>,
+}
+
+/// An address handle of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AhId(pub(crate) u32);
+
+/// Where a datagram goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendTo {
+    /// The way there.
+    pub ah: AhId,
+    /// Queue pair there.
+    pub qpn: Qpn,
+    /// Its queue key; with bit 31 set, the sender's own is sent instead (rule R-REQ-35).
+    pub qkey: QKey,
+}
+
+/// What a send is held against.
+pub(crate) struct SendLimits<'a> {
+    pub(crate) qp_type: QpType,
+    pub(crate) cap: &'a QpCap,
+    pub(crate) sq_sig_all: bool,
+    /// Longest datagram.
+    pub(crate) port_mtu: Mtu,
 }
 
 impl SendWr {
@@ -74,13 +102,19 @@ impl SendWr {
     #[must_use]
     pub fn new(wr_id: u64, op: SendOp, sges: &[Sge]) -> Self {
         let data = SendData::Sges(SgeList::from_slice(sges));
-        Self { wr_id: WrId::new(wr_id), op, data, flags: SendFlags::empty() }
+        Self { wr_id: WrId::new(wr_id), op, data, flags: SendFlags::empty(), to: None }
     }
 
     /// `op` on inline data, without flags.
     #[must_use]
     pub fn inline(wr_id: u64, op: SendOp, data: impl Into<Bytes>) -> Self {
-        Self { wr_id: WrId::new(wr_id), op, data: SendData::Inline(data.into()), flags: SendFlags::empty() }
+        Self {
+            wr_id: WrId::new(wr_id),
+            op,
+            data: SendData::Inline(data.into()),
+            flags: SendFlags::empty(),
+            to: None,
+        }
     }
 
     /// A SEND.
@@ -143,13 +177,29 @@ impl SendWr {
         self.with(SendFlags::SOLICITED)
     }
 
+    /// Sent as a datagram to queue pair `qpn` with queue key `qkey`, the way of `ah`.
+    #[must_use]
+    pub fn to(mut self, ah: AhId, qpn: Qpn, qkey: QKey) -> Self {
+        self.to = Some(SendTo { ah, qpn, qkey });
+        self
+    }
+
     fn with(mut self, flag: SendFlags) -> Self {
         self.flags |= flag;
         self
     }
 
     /// Checks it against the sizes of its queue pair (field cases F23 to F25).
-    pub(crate) fn check(self, cap: &QpCap, sq_sig_all: bool) -> Result<SendWqe, PostError> {
+    pub(crate) fn check(self, limits: &SendLimits<'_>) -> Result<SendWqe, PostError> {
+        let &SendLimits { qp_type, cap, sq_sig_all, port_mtu } = limits;
+        let possible = match qp_type {
+            QpType::Uc => matches!(self.op, SendOp::Send { .. } | SendOp::Write { .. }),
+            QpType::Ud | QpType::Gsi => matches!(self.op, SendOp::Send { .. }),
+            _ => true,
+        };
+        if !possible {
+            return Err(PostError::WrongType(qp_type));
+        }
         let (sges, inline, total) = match self.data {
             SendData::Sges(sges) => {
                 if sges.len() > cap.max_send_sge as usize {
@@ -172,6 +222,9 @@ impl SendWr {
         if self.op.is_atomic() && total != 8 {
             return Err(PostError::AtomicLength(total));
         }
+        if !qp_type.is_connected() && total > u64::from(port_mtu.bytes()) {
+            return Err(PostError::DatagramTooLong { given: total, max: port_mtu.bytes() });
+        }
         let length = u32::try_from(total).ok().filter(|length| *length <= responder::MAX_MESSAGE);
         let mut flags = self.flags;
         flags.set(SendFlags::INLINE, inline.is_some());
@@ -183,6 +236,7 @@ impl SendWr {
             inline,
             flags,
             length: length.ok_or(PostError::TooLong(total))?,
+            datagram: None,
             psns: None,
         })
     }
@@ -250,6 +304,23 @@ pub enum PostError {
     /// Longer than a message can be.
     #[error("{0} bytes are more than the longest message, 2^31")]
     TooLong(u64),
+    /// A datagram is one packet.
+    #[error("{given} bytes are more than a datagram holds on this port, {max}")]
+    DatagramTooLong {
+        /// Bytes given.
+        given: u64,
+        /// Bytes possible.
+        max: u32,
+    },
+    /// The queue pair's type cannot do this.
+    #[error("{0} queue pairs cannot do this operation")]
+    WrongType(QpType),
+    /// A datagram without a destination.
+    #[error("a datagram needs an address handle, a queue pair number and a queue key")]
+    NoAddress,
+    /// No such address handle in the queue pair's protection domain.
+    #[error("the queue pair's protection domain has no such address handle")]
+    NoSuchAh,
     /// The queue pair has no READ depth.
     #[error("max_rd_atomic is 0: the queue pair cannot do READs or atomics")]
     NoReadDepth,

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use wire::{Qpn, WrId};
+use wire::{Packet, Qpn, WrId};
 
 /// How a work request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -102,6 +102,8 @@ pub struct Completion {
     pub vendor_err: u32,
     /// Whether it wakes a completion queue armed for solicited completions only.
     pub solicited: bool,
+    /// Whether the receive begins with the 40 bytes of a network header.
+    pub grh: bool,
 }
 
 impl Completion {
@@ -119,6 +121,26 @@ impl Completion {
             vendor_err: 0,
             // Rule F28: errors always wake.
             solicited: true,
+            grh: false,
+        }
+    }
+
+    /// The completion of a receive that `packet` ended.
+    #[must_use]
+    pub fn receive(
+        wr_id: WrId,
+        opcode: WcOpcode,
+        byte_len: u32,
+        packet: &Packet<'_>,
+        qp_num: Qpn,
+        src_qp: Qpn,
+    ) -> Self {
+        Self {
+            byte_len,
+            imm: packet.imm_dt().map(wire::ext::ImmDt::bytes),
+            src_qp,
+            solicited: packet.bth().solicited(),
+            ..Self::error(wr_id, WcStatus::Success, opcode, qp_num)
         }
     }
 }

@@ -39,6 +39,8 @@ reasons! {
     WrongAddress "wrong_address",
     /// The partition keys do not match (rule R-ADR-3).
     PKeyMismatch "bad_pkey",
+    /// The queue key is not the queue pair's (rule R-ADM-15).
+    QKeyMismatch "bad_qkey",
     /// The ICRC is wrong.
     BadIcrc "bad_icrc",
     /// A request packet from the future: one before it is missing, and that was NAKed already.
@@ -51,6 +53,10 @@ reasons! {
     GhostResponse "ghost_response",
     /// An answer behind one that is missing, while the missing one is being asked for again.
     ResponseOutOfOrder "response_out_of_order",
+    /// No receive is posted; unreliable queue pairs say nothing.
+    NoReceive "no_receive",
+    /// An unreliable request that breaks a rule or may not do what it asks for.
+    BadRequest "bad_request",
 }
 
 impl fmt::Display for DropReason {

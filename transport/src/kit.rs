@@ -184,6 +184,7 @@ pub(crate) fn params() -> RcParams {
         retry_cnt: 3,
         rnr_retry: 2,
         window: 16,
+        qkey: wire::QKey::new(0x1234),
         sq_psn: Psn::new(10),
         rq_psn: Psn::new(100),
     }
@@ -248,6 +249,7 @@ impl End {
             inline: None,
             flags,
             length: sges.iter().map(|sge| sge.length).sum(),
+            datagram: None,
             psns: None,
         })
     }

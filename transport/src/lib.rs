@@ -9,6 +9,7 @@
 pub mod completer;
 pub mod completion;
 pub mod counters;
+pub mod datagram;
 pub mod drop;
 #[cfg(test)]
 mod kit;
@@ -19,14 +20,18 @@ pub mod ports;
 pub mod replay;
 pub mod requester;
 pub mod responder;
+mod segment;
 pub mod sge;
+pub mod unreliable;
 pub mod wqe;
 
 pub use completion::{Completion, WcOpcode, WcStatus};
 pub use counters::Counters;
+pub use datagram::Datagrams;
 pub use drop::DropReason;
 pub use params::RcParams;
 pub use ports::{Access, AccessError, AtomicOp, Ctx, Effects, Memory, PdId, RecvQueue};
 pub use requester::Requester;
 pub use responder::Responder;
-pub use wqe::{RecvWqe, SendFlags, SendOp, SendWqe, Sge, SgeList};
+pub use unreliable::{Receiver, Sender};
+pub use wqe::{Datagram, RecvWqe, SendFlags, SendOp, SendWqe, Sge, SgeList};

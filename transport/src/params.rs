@@ -1,6 +1,6 @@
 //! Attributes of a connected queue pair that its engines read.
 
-use wire::{Duration, Mtu, PKey, Psn, Qpn, RnrTimer};
+use wire::{Duration, Mtu, PKey, Psn, QKey, Qpn, RnrTimer};
 
 use crate::ports::{Access, PdId};
 
@@ -33,6 +33,8 @@ pub struct RcParams {
     pub rnr_retry: u8,
     /// Packets in flight at most, requests or READ responses: what the receiver's buffer holds.
     pub window: u32,
+    /// Queue key, of datagrams.
+    pub qkey: QKey,
     /// First PSN of requests.
     pub sq_psn: Psn,
     /// First PSN expected of the peer.

@@ -178,6 +178,8 @@ pub struct Effects {
     pub completions: Vec<(Side, Completion)>,
     /// The queue pair must go to the error state.
     pub fatal: bool,
+    /// The send queue must stop (SQE); receives go on. Of unreliable queue pairs only.
+    pub send_failed: bool,
     /// What a peer was refused for where no receive reports it: an asynchronous event does (rule R-RSP-38).
     pub unreported: Option<NakCode>,
     /// Counters of the device.

@@ -6,16 +6,13 @@
 
 use std::collections::VecDeque;
 
-use wire::ext::{AtomicEth, ImmDt, Reth};
-use wire::icrc::ICRC_LEN;
-use wire::opcode::{ExtHeader, Operation, segment};
-use wire::{Bth, Instant, Opcode, Psn};
-use zerocopy::IntoBytes;
+use wire::opcode::{Operation, Transport};
+use wire::{Instant, Psn};
 
 use crate::completion::{Completion, WcStatus};
 use crate::params::RcParams;
-use crate::ports::{Access, Ctx, Side};
-use crate::sge::gather;
+use crate::ports::{Ctx, Side};
+use crate::segment::NextPacket;
 use crate::wqe::{SendFlags, SendOp, SendWqe};
 
 /// The requester of one reliable connection.
@@ -173,24 +170,7 @@ impl Requester {
             || repeated
             || in_flight >= ctx.params.window
             || self.since_ack_req + 1 >= (ctx.params.window / 4).max(1);
-        let bth = Bth::new(Opcode::rc(next.operation), ctx.params.dest_qpn, self.snd)
-            .with_pkey(ctx.params.pkey)
-            .with_pad_count(next.pad())
-            .with_ack_req(ack_req)
-            .with_solicited(next.last && wqe.flags.contains(SendFlags::SOLICITED) && wakes_receiver(&wqe.op));
-        let mut at = put(body, 0, bth.as_bytes());
-        at = write_headers(body, at, &next, wqe);
-        let payload = &mut body[at..at + next.payload as usize];
-        let offset = u64::from(next.offset);
-        let read = match &wqe.inline {
-            Some(data) => {
-                let from = next.offset as usize;
-                payload.copy_from_slice(&data[from..from + payload.len()]);
-                Ok(())
-            }
-            None => gather(ctx.memory, ctx.params.pd, &wqe.sges, offset, payload),
-        };
-        if read.is_err() {
+        if next.write(ctx, wqe, ctx.params.dest_qpn, self.snd, ack_req, body).is_err() {
             self.fail_in_order(ctx, WcStatus::LocProtErr);
             return false;
         }
@@ -230,12 +210,7 @@ impl Requester {
             self.fail_in_order(ctx, WcStatus::LocQpOpErr);
             return false;
         }
-        let need = if wqe.op.has_response_data() { Access::LOCAL_WRITE } else { Access::empty() };
-        let readable = wqe.inline.is_some()
-            || wqe.sges.iter().filter(|sge| sge.length > 0).all(|sge| {
-                ctx.memory.check_local(ctx.params.pd, sge.lkey, sge.addr, u64::from(sge.length), need).is_ok()
-            });
-        if !readable {
+        if !wqe.is_readable(ctx.memory, ctx.params.pd) {
             self.fail_in_order(ctx, WcStatus::LocProtErr);
             return false;
         }
@@ -259,30 +234,29 @@ impl Requester {
         let wqe = self.sq.get(self.cur)?;
         let (first, n) = wqe.psns?;
         let index = self.snd.steps_from(first);
+        if let Some(next) = NextPacket::of_message(Transport::Rc, wqe, index, n, params) {
+            return Some(next);
+        }
         let mtu = params.mtu_bytes();
         let offset = index * mtu;
         let mut next = NextPacket {
+            transport: Transport::Rc,
             operation: Operation::ReadRequest,
             offset,
             payload: 0,
             dma_len: wqe.length,
             span: 1,
             last: true,
-            opens_read: wqe.op.has_response_data(),
+            opens_read: true,
         };
-        if let Some(kind) = wqe.op.segments() {
-            next.last = index + 1 == n;
-            next.payload = (wqe.length - offset).min(mtu);
-            next.operation = segment(kind, index == 0, next.last);
-        } else if let SendOp::Read { .. } = wqe.op {
-            let end = read_request_end(index, n, params.window);
-            next.span = end - index;
-            next.dma_len = (wqe.length - offset).min(next.span * mtu);
-        } else {
-            next.operation = match wqe.op {
-                SendOp::CmpSwap { .. } => Operation::CmpSwap,
-                _ => Operation::FetchAdd,
-            };
+        match wqe.op {
+            SendOp::CmpSwap { .. } => next.operation = Operation::CmpSwap,
+            SendOp::FetchAdd { .. } => next.operation = Operation::FetchAdd,
+            _ => {
+                let end = read_request_end(index, n, params.window);
+                next.span = end - index;
+                next.dma_len = (wqe.length - offset).min(next.span * mtu);
+            }
         }
         Some(next)
     }
@@ -429,63 +403,6 @@ impl Requester {
     }
 }
 
-/// One packet as it will be sent.
-struct NextPacket {
-    operation: Operation,
-    /// Where in the message its payload, or the data it asks for, begins.
-    offset: u32,
-    payload: u32,
-    /// Length in its RETH.
-    dma_len: u32,
-    /// PSNs it takes.
-    span: u32,
-    /// Whether the request ends with it.
-    last: bool,
-    /// Whether it is a READ request or an atomic.
-    opens_read: bool,
-}
-
-impl NextPacket {
-    const fn pad(&self) -> usize {
-        (self.payload.wrapping_neg() & 3) as usize
-    }
-
-    fn body_len(&self) -> usize {
-        let headers = Opcode::rc(self.operation).info().map_or(0, |info| info.headers_len);
-        Bth::SIZE + headers + self.payload as usize + self.pad() + ICRC_LEN
-    }
-}
-
-/// Writes the headers after the BTH; returns where the payload goes.
-fn write_headers(body: &mut [u8], mut at: usize, next: &NextPacket, wqe: &SendWqe) -> usize {
-    let headers = Opcode::rc(next.operation).info().map_or(&[][..], |info| info.headers);
-    for header in headers {
-        at = match (header, wqe.op) {
-            (ExtHeader::Reth, SendOp::Write { va, rkey, .. }) => {
-                put(body, at, Reth::new(va, rkey, wqe.length).as_bytes())
-            }
-            (ExtHeader::Reth, SendOp::Read { va, rkey }) => {
-                let va = va.wrapping_add(u64::from(next.offset));
-                put(body, at, Reth::new(va, rkey, next.dma_len).as_bytes())
-            }
-            (ExtHeader::AtomicEth, SendOp::CmpSwap { va, rkey, compare, swap }) => {
-                put(body, at, AtomicEth::new(va, rkey, swap, compare).as_bytes())
-            }
-            (ExtHeader::AtomicEth, SendOp::FetchAdd { va, rkey, add }) => {
-                put(body, at, AtomicEth::new(va, rkey, add, 0).as_bytes())
-            }
-            (ExtHeader::ImmDt, op) => put(body, at, ImmDt::new(op.imm().unwrap_or_default()).as_bytes()),
-            (other, _) => at + other.size(),
-        };
-    }
-    at
-}
-
-fn put(body: &mut [u8], at: usize, bytes: &[u8]) -> usize {
-    body[at..at + bytes.len()].copy_from_slice(bytes);
-    at + bytes.len()
-}
-
 /// Index one past the last PSN that one READ request from PSN `index` on asks for, of `n` in all.
 ///
 /// A READ longer than half the window is asked for in pieces, each a READ of its own on the wire, so that its
@@ -494,11 +411,6 @@ fn put(body: &mut [u8], at: usize, bytes: &[u8]) -> usize {
 pub(crate) fn read_request_end(index: u32, n: u32, window: u32) -> u32 {
     let piece = (window / 2).max(1);
     ((index / piece + 1).saturating_mul(piece)).min(n)
-}
-
-/// Rule F28: a solicited event is asked for only where the peer gets a receive completion.
-const fn wakes_receiver(op: &SendOp) -> bool {
-    matches!(op, SendOp::Send { .. } | SendOp::Write { imm: Some(_), .. })
 }
 
 #[cfg(test)]

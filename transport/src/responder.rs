@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use wire::opcode::{Kind, PayloadRule};
+use wire::opcode::Kind;
 use wire::{Msn, NakCode, Operation, Packet, Psn, RKey, Syndrome, VirtAddr};
 
 use crate::completion::{Completion, WcOpcode, WcStatus};
@@ -14,6 +14,7 @@ use crate::drop::DropReason;
 use crate::params::RcParams;
 use crate::ports::{Access, AccessError, AtomicOp, Ctx, RecvQueue, Side};
 use crate::replay::{Answer, Replay};
+use crate::segment::length_fits;
 use crate::sge::scatter;
 use crate::wqe::RecvWqe;
 
@@ -275,7 +276,9 @@ impl Responder {
             let Some(wqe) = recv.take() else { return Ok(Outcome::NotReady) };
             self.message = Message::Send { wqe, received: 0 };
         }
-        check_length(ctx.params, packet)?;
+        if !length_fits(ctx.params, packet) {
+            return Err(Refusal::INVALID);
+        }
         let Message::Send { wqe, received } = &mut self.message else { return Err(Refusal::INVALID) };
         let data = packet.payload();
         let total = *received + data.len() as u64;
@@ -312,7 +315,9 @@ impl Responder {
         if packet.imm_dt().is_some() && recv.is_empty() {
             return Ok(Outcome::NotReady);
         }
-        check_length(ctx.params, packet)?;
+        if !length_fits(ctx.params, packet) {
+            return Err(Refusal::INVALID);
+        }
         let (va, rkey, remaining, total) = match (packet.reth(), &self.message) {
             (Some(reth), _) => (reth.va(), reth.rkey(), reth.dma_len(), reth.dma_len()),
             (None, &Message::Write { va, rkey, remaining, total }) => (va, rkey, remaining, total),
@@ -430,27 +435,7 @@ impl Responder {
     }
 }
 
-/// Rule R-RSP-12: what payload a request packet may have for the path MTU.
-fn check_length(params: &RcParams, packet: &Packet<'_>) -> Result<(), Refusal> {
-    let len = packet.payload().len();
-    let mtu = params.mtu_bytes() as usize;
-    let fits = match packet.info().payload {
-        PayloadRule::None => len == 0,
-        PayloadRule::Full => len == mtu && packet.bth().pad_count() == 0,
-        PayloadRule::Some => (1..=mtu).contains(&len),
-        PayloadRule::Any => len <= mtu,
-        PayloadRule::Eight => len == 8,
-    };
-    if fits { Ok(()) } else { Err(Refusal::INVALID) }
-}
-
 fn complete_receive(ctx: &mut Ctx<'_>, wqe: &RecvWqe, opcode: WcOpcode, byte_len: u32, packet: &Packet<'_>) {
-    let wc = Completion {
-        byte_len,
-        imm: packet.imm_dt().map(wire::ext::ImmDt::bytes),
-        src_qp: ctx.params.dest_qpn,
-        solicited: packet.bth().solicited(),
-        ..Completion::error(wqe.wr_id, WcStatus::Success, opcode, ctx.params.qpn)
-    };
+    let wc = Completion::receive(wqe.wr_id, opcode, byte_len, packet, ctx.params.qpn, ctx.params.dest_qpn);
     ctx.out.completions.push((Side::Recv, wc));
 }

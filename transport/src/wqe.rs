@@ -3,9 +3,10 @@
 use bytes::Bytes;
 use smallvec::SmallVec;
 use wire::opcode::SegmentKind;
-use wire::{LKey, Psn, RKey, VirtAddr, WrId};
+use wire::{LKey, NetHeader, Psn, QKey, Qpn, RKey, VirtAddr, WrId};
 
-use crate::completion::WcOpcode;
+use crate::completion::{Completion, WcOpcode, WcStatus};
+use crate::ports::{Access, Memory, PdId};
 
 /// A piece of local memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,11 +145,55 @@ pub struct SendWqe {
     pub flags: SendFlags,
     /// Bytes of the message.
     pub length: u32,
+    /// Where a datagram goes; `None` on connections.
+    pub datagram: Option<Datagram>,
     /// First PSN and number of PSNs, once it has started.
     pub psns: Option<(Psn, u32)>,
 }
 
+/// Where a datagram goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Datagram {
+    /// Network header of the way there.
+    pub net: NetHeader,
+    /// Queue pair there.
+    pub qpn: Qpn,
+    /// Its queue key; with bit 31 set, the sender's own is sent instead.
+    pub qkey: QKey,
+}
+
+impl Datagram {
+    /// The queue key that goes out (rule R-ADR-5).
+    #[must_use]
+    pub const fn qkey_on_wire(&self, own: QKey) -> QKey {
+        if self.qkey.value() >> 31 == 1 { own } else { self.qkey }
+    }
+}
+
 impl SendWqe {
+    /// Whether its local memory may be used as it asks for. Pieces without a byte are not looked at.
+    #[must_use]
+    pub fn is_readable(&self, memory: &dyn Memory, pd: PdId) -> bool {
+        let need = if self.op.has_response_data() { Access::LOCAL_WRITE } else { Access::empty() };
+        self.inline.is_some()
+            || self
+                .sges
+                .iter()
+                .filter(|sge| sge.length > 0)
+                .all(|sge| memory.check_local(pd, sge.lkey, sge.addr, u64::from(sge.length), need).is_ok())
+    }
+
+    /// Its completion with this status.
+    #[must_use]
+    pub fn completion(&self, status: WcStatus, qpn: Qpn) -> Completion {
+        let error = Completion::error(self.wr_id, status, self.op.wc_opcode(), qpn);
+        if status == WcStatus::Success {
+            Completion { byte_len: self.length, solicited: false, ..error }
+        } else {
+            error
+        }
+    }
+
     /// Last PSN, once it has started.
     #[must_use]
     pub fn last_psn(&self) -> Option<Psn> {

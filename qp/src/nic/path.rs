@@ -8,6 +8,7 @@ use wire::{Instant, NetHeader, Packet, Qpn};
 
 use super::Nic;
 use crate::demux;
+use crate::engines::Engines;
 use crate::event::{AsyncEvent, Event, TraceEvent};
 use crate::state::QpState;
 
@@ -66,7 +67,7 @@ impl Nic {
             self.out.counters.rp_cnp_ignored += 1;
             return Ok(());
         }
-        demux::admit(pair, packet, knowledge)?;
+        demux::admit(pair, &self.config.gids, packet, knowledge)?;
         if let Some(tracer) = &mut self.tracer {
             tracer.event(now, &TraceEvent::Received(packet));
         }
@@ -74,15 +75,15 @@ impl Nic {
             self.out.counters.np_ecn_marked_roce_packets += 1;
         }
         let mut ctx = Ctx { now, params: &pair.params, memory: &mut self.memory, out: &mut self.out };
-        let result = if packet.info().kind.is_request() {
-            if pair.attr.state == QpState::Rtr && !pair.comm_est {
-                pair.comm_est = true;
-                self.events.push_back(Event::Async(AsyncEvent::CommEst(qpn)));
-            }
-            pair.responder.on_request(&mut ctx, &mut pair.rq, packet)
-        } else {
-            pair.requester.on_response(&mut ctx, packet)
-        };
+        if packet.info().kind.is_request()
+            && pair.init.qp_type.is_connected()
+            && pair.attr.state == QpState::Rtr
+            && !pair.comm_est
+        {
+            pair.comm_est = true;
+            self.events.push_back(Event::Async(AsyncEvent::CommEst(qpn)));
+        }
+        let result = pair.engines.on_packet(&mut ctx, &mut pair.rq, packet);
         self.settle(now, qpn);
         result
     }
@@ -92,9 +93,9 @@ impl Nic {
         while let Some(qpn) = self.timers.pop_due(now) {
             let Some(pair) = self.qps.get_mut(qpn) else { continue };
             pair.timer = None;
-            if pair.requester.poll_timeout().is_some_and(|due| due <= now) {
+            if pair.engines.poll_timeout().is_some_and(|due| due <= now) {
                 let mut ctx = Ctx { now, params: &pair.params, memory: &mut self.memory, out: &mut self.out };
-                pair.requester.handle_timeout(&mut ctx);
+                pair.engines.handle_timeout(&mut ctx);
             }
             self.settle(now, qpn);
         }
@@ -105,17 +106,10 @@ impl Nic {
         while let Some(qpn) = self.ready.pop() {
             let Some(pair) = self.qps.get_mut(qpn) else { continue };
             pair.queued = false;
-            let Some(net) = pair.net else { continue };
+            let Some(net) = pair.engines.next_header(pair.net) else { continue };
             batch.begin(net, &self.config.caps, self.ip_id);
             let mut ctx = Ctx { now, params: &pair.params, memory: &mut self.memory, out: &mut self.out };
-            let more = fill(
-                &mut ctx,
-                &mut pair.responder,
-                &mut pair.requester,
-                pair.attr.state,
-                &self.config.caps,
-                batch,
-            );
+            let more = fill(&mut ctx, &mut pair.engines, pair.attr.state, &net, &self.config.caps, batch);
             self.settle_after_send(now, qpn, more);
             if !batch.is_empty() {
                 batch.seal();
@@ -151,33 +145,35 @@ impl Nic {
     }
 }
 
-/// Fills `batch` with answers first, then requests, for as long as they fit; true where more may follow.
+/// Fills `batch`, which goes the way `net`, with answers first, then requests, for as long as they fit; true
+/// where more may follow.
 fn fill(
     ctx: &mut Ctx<'_>,
-    responder: &mut transport::Responder,
-    requester: &mut transport::Requester,
+    engines: &mut Engines,
     state: QpState,
+    net: &NetHeader,
     caps: &Caps,
     batch: &mut TxBatch,
 ) -> bool {
-    while let Some(len) = responder.prepare(ctx) {
+    while let Some(len) = engines.prepare_reply(ctx) {
         if !batch.accepts(len, caps) {
             return true;
         }
-        if !responder.write(ctx, batch.push(len)) {
+        if !engines.write_reply(ctx, batch.push(len)) {
             batch.cancel_last();
         }
     }
     if !state.continues_requests() {
         return false;
     }
-    while let Some(len) = requester.prepare(ctx) {
+    while let Some(len) = engines.prepare_send(ctx, net) {
         if !batch.accepts(len, caps) {
             return true;
         }
-        if !requester.write(ctx, batch.push(len)) {
+        if !engines.write_send(ctx, batch.push(len)) {
             batch.cancel_last();
         }
     }
-    false
+    // Datagrams that go another way fill a batch of their own.
+    engines.next_header(None).is_some()
 }

@@ -11,7 +11,7 @@ use crate::state::QpState;
 impl Nic {
     /// Carries out what filling a batch caused; `more` says that it was too small for all there is.
     pub(super) fn settle_after_send(&mut self, now: Instant, qpn: Qpn, more: bool) {
-        if self.out.fatal || !self.out.completions.is_empty() {
+        if self.out.fatal || self.out.send_failed || !self.out.completions.is_empty() {
             self.settle(now, qpn);
         } else {
             self.update_timer(qpn);
@@ -35,6 +35,9 @@ impl Nic {
             };
             self.events.push_back(Event::Async(event));
         }
+        if core::mem::take(&mut self.out.send_failed) {
+            self.fail_sends(now, qpn);
+        }
         self.deliver(now);
         self.check_drained(qpn);
         self.update_timer(qpn);
@@ -51,6 +54,17 @@ impl Nic {
         pair.enter_error(now, &mut self.memory, &mut self.out);
         self.trace_state(now, qpn, from, QpState::Err);
         true
+    }
+
+    /// Stops the send queue of an unreliable queue pair.
+    fn fail_sends(&mut self, now: Instant, qpn: Qpn) {
+        let Some(pair) = self.qps.get_mut(qpn) else { return };
+        let from = pair.state();
+        if from == QpState::Err {
+            return;
+        }
+        pair.enter_sqe(now, &mut self.memory, &mut self.out);
+        self.trace_state(now, qpn, from, QpState::Sqe);
     }
 
     /// Moves completions to their queues. One that overruns ends every queue pair that completes there (rules
@@ -95,7 +109,7 @@ impl Nic {
 
     fn check_drained(&mut self, qpn: Qpn) {
         let Some(pair) = self.qps.get_mut(qpn) else { return };
-        if pair.state() == QpState::Sqd && !pair.drained && pair.requester.is_drained() {
+        if pair.state() == QpState::Sqd && !pair.drained && pair.engines.is_drained() {
             pair.drained = true;
             if pair.attr.en_sqd_async_notify {
                 self.events.push_back(Event::Async(AsyncEvent::SqDrained(qpn)));
@@ -105,8 +119,8 @@ impl Nic {
 
     pub(super) fn schedule(&mut self, qpn: Qpn) {
         let Some(pair) = self.qps.get_mut(qpn) else { return };
-        let has_work = pair.responder.has_replies() || !pair.requester.is_empty();
-        if !pair.queued && has_work && pair.net.is_some() {
+        let has_work = pair.engines.has_replies() || pair.engines.sends() > 0;
+        if !pair.queued && has_work {
             pair.queued = true;
             self.ready.push(qpn);
         }
@@ -115,7 +129,7 @@ impl Nic {
     fn update_timer(&mut self, qpn: Qpn) {
         let Some(pair) = self.qps.get_mut(qpn) else { return };
         // A deadline that moved back is found out when the old one comes.
-        if let Some(due) = pair.requester.poll_timeout()
+        if let Some(due) = pair.engines.poll_timeout()
             && pair.timer.is_none_or(|at| due < at)
         {
             if let Some(at) = pair.timer.replace(due) {

@@ -15,6 +15,11 @@ fn far() -> (VirtAddr, RKey) {
     (VirtAddr::new(0x2000), RKey::new(0x202))
 }
 
+/// What a send on a reliable connection is held against.
+fn limits(sq_sig_all: bool) -> SendLimits<'static> {
+    SendLimits { qp_type: QpType::Rc, cap: &CAP, sq_sig_all, port_mtu: Mtu::B1024 }
+}
+
 #[test]
 fn f35_a_message_is_at_most_two_to_the_31() {
     let (va, rkey) = far();
@@ -25,7 +30,7 @@ fn f35_a_message_is_at_most_two_to_the_31() {
     for sges in [vec![sge(max)], vec![sge(max / 2); 2], vec![sge(max - 1), sge(1)], vec![sge(max - 1)]] {
         let total = sges.iter().map(|sge| sge.length).sum();
         for wr in wrs(&sges) {
-            assert_eq!(wr.check(&CAP, false).unwrap().length, total);
+            assert_eq!(wr.check(&limits(false)).unwrap().length, total);
         }
     }
     for (sges, total) in [
@@ -35,7 +40,7 @@ fn f35_a_message_is_at_most_two_to_the_31() {
         (vec![sge(u32::MAX); 4], 4 * u64::from(u32::MAX)),
     ] {
         for wr in wrs(&sges) {
-            let error = wr.check(&CAP, false).unwrap_err();
+            let error = wr.check(&limits(false)).unwrap_err();
             assert_eq!((error, error.errno()), (PostError::TooLong(total), 22));
         }
     }
@@ -45,7 +50,7 @@ fn f35_a_message_is_at_most_two_to_the_31() {
 fn f25_only_send_and_write_are_inline() {
     let (va, rkey) = far();
     for op in [SendOp::Send { imm: None }, SendOp::Write { va, rkey, imm: Some([1; 4]) }] {
-        let wqe = SendWr::inline(1, op, vec![1; 60]).check(&CAP, false).unwrap();
+        let wqe = SendWr::inline(1, op, vec![1; 60]).check(&limits(false)).unwrap();
         assert_eq!((wqe.length, wqe.sges.len(), wqe.inline.unwrap().len()), (60, 0, 60));
         assert!(wqe.flags.contains(SendFlags::INLINE));
     }
@@ -54,19 +59,19 @@ fn f25_only_send_and_write_are_inline() {
         SendOp::FetchAdd { va, rkey, add: 1 },
         SendOp::CmpSwap { va, rkey, compare: 1, swap: 1 },
     ] {
-        let error = SendWr::inline(1, op, vec![1; 8]).check(&CAP, false).unwrap_err();
+        let error = SendWr::inline(1, op, vec![1; 8]).check(&limits(false)).unwrap_err();
         assert_eq!(error, PostError::NotInline);
     }
     // The flag alone does not make it so.
     let mut wr = SendWr::send(1, &[sge(1)]);
     wr.flags = SendFlags::INLINE;
-    assert!(!wr.check(&CAP, false).unwrap().flags.contains(SendFlags::INLINE));
+    assert!(!wr.check(&limits(false)).unwrap().flags.contains(SendFlags::INLINE));
 }
 
 #[test]
 fn f26_inline_data_are_counted() {
     for (len, taken) in [(0, true), (1, true), (236, true), (237, false)] {
-        let result = SendWr::inline(1, SendOp::Send { imm: None }, vec![0; len]).check(&CAP, false);
+        let result = SendWr::inline(1, SendOp::Send { imm: None }, vec![0; len]).check(&limits(false));
         assert_eq!(result.is_ok(), taken, "{len} bytes");
     }
 }
@@ -77,16 +82,16 @@ fn an_atomic_has_eight_bytes_of_its_own() {
     for (lengths, total) in [(vec![], 0), (vec![4], 4), (vec![16], 16), (vec![8, 8], 16), (vec![8, 1], 9)] {
         let sges: Vec<_> = lengths.into_iter().map(sge).collect();
         let wr = SendWr::new(1, SendOp::FetchAdd { va, rkey, add: 1 }, &sges);
-        assert_eq!(wr.check(&CAP, false).unwrap_err(), PostError::AtomicLength(total));
+        assert_eq!(wr.check(&limits(false)).unwrap_err(), PostError::AtomicLength(total));
     }
     let wr = SendWr::new(1, SendOp::FetchAdd { va, rkey, add: 1 }, &[sge(3), sge(0), sge(5)]);
-    assert_eq!(wr.check(&CAP, false).unwrap().length, 8);
+    assert_eq!(wr.check(&limits(false)).unwrap().length, 8);
 }
 
 #[test]
 fn f24_pieces_are_counted() {
-    SendWr::send(1, &[sge(0); 4]).check(&CAP, false).unwrap();
-    let error = SendWr::send(1, &[sge(0); 5]).check(&CAP, false).unwrap_err();
+    SendWr::send(1, &[sge(0); 4]).check(&limits(false)).unwrap();
+    let error = SendWr::send(1, &[sge(0); 5]).check(&limits(false)).unwrap_err();
     assert_eq!(error, PostError::TooManySges { given: 5, max: 4 });
     RecvWr::new(1, &[sge(0); 2]).check(&CAP).unwrap();
     let error = RecvWr::new(1, &[sge(0); 3]).check(&CAP).unwrap_err();
@@ -97,7 +102,7 @@ fn f24_pieces_are_counted() {
 fn signalling_and_flags_are_kept() {
     for (all, asked, expected) in [(false, false, false), (false, true, true), (true, false, true)] {
         let wr = SendWr::send(5, &[]).fenced().solicited();
-        let wqe = if asked { wr.signaled() } else { wr }.check(&CAP, all).unwrap();
+        let wqe = if asked { wr.signaled() } else { wr }.check(&limits(all)).unwrap();
         assert_eq!(wqe.flags.contains(SendFlags::SIGNALED), expected);
         assert!(wqe.flags.contains(SendFlags::FENCE | SendFlags::SOLICITED));
         assert_eq!((wqe.wr_id, wqe.psns), (WrId::new(5), None));

@@ -272,6 +272,7 @@ fn f25_inline_data_need_no_region_and_stay_as_posted() {
         inline: Some(Bytes::from(data.clone())),
         flags: SendFlags::SIGNALED | SendFlags::INLINE,
         length: 300,
+        datagram: None,
         psns: None,
     });
     end.ram.remove(KEY);
@@ -392,6 +393,7 @@ fn f35_a_message_as_long_as_can_be_takes_half_the_circle() {
         inline: None,
         flags: SendFlags::SIGNALED,
         length: max,
+        datagram: None,
         psns: None,
     });
     let piece = window / 2;

@@ -1,0 +1,180 @@
+//! The engines of a queue pair, by its type, behind one set of calls.
+
+use transport::Sender;
+use transport::{
+    Ctx, Datagrams, DropReason, RcParams, Receiver, RecvQueue, RecvWqe, Requester, Responder, SendWqe,
+};
+use wire::opcode::Transport;
+use wire::{Instant, NetHeader, Packet};
+
+use crate::state::QpType;
+
+/// What moves the packets of a queue pair.
+#[derive(Debug)]
+pub(crate) enum Engines {
+    /// Reliable connection.
+    Rc(Box<Requester>, Box<Responder>),
+    /// Unreliable connection.
+    Uc(Box<Sender>, Box<Receiver>),
+    /// Unreliable datagrams.
+    Ud(Box<Sender>, Box<Datagrams>),
+}
+
+impl Engines {
+    pub(crate) fn new(qp_type: QpType, params: &RcParams) -> Self {
+        match qp_type {
+            QpType::Uc => {
+                Self::Uc(Box::new(Sender::new(Transport::Uc, params)), Box::new(Receiver::new(params)))
+            }
+            QpType::Ud | QpType::Gsi => {
+                Self::Ud(Box::new(Sender::new(Transport::Ud, params)), Box::default())
+            }
+            _ => Self::Rc(Box::new(Requester::new(params)), Box::new(Responder::new(params))),
+        }
+    }
+
+    /// The receiving half starts: its first PSN is known.
+    pub(crate) fn start_receiving(&mut self, params: &RcParams) {
+        match self {
+            Self::Rc(_, responder) => **responder = Responder::new(params),
+            Self::Uc(_, receiver) => **receiver = Receiver::new(params),
+            Self::Ud(..) => {}
+        }
+    }
+
+    /// The sending half starts: its first PSN is known.
+    pub(crate) fn start_sending(&mut self, params: &RcParams) {
+        match self {
+            Self::Rc(requester, _) => **requester = Requester::new(params),
+            Self::Uc(sender, _) => **sender = Sender::new(Transport::Uc, params),
+            Self::Ud(sender, _) => **sender = Sender::new(Transport::Ud, params),
+        }
+    }
+
+    pub(crate) fn post(&mut self, wqe: SendWqe) {
+        match self {
+            Self::Rc(requester, _) => requester.post(wqe),
+            Self::Uc(sender, _) | Self::Ud(sender, _) => sender.post(wqe),
+        }
+    }
+
+    /// Sends that have not completed.
+    pub(crate) fn sends(&self) -> usize {
+        match self {
+            Self::Rc(requester, _) => requester.len(),
+            Self::Uc(sender, _) | Self::Ud(sender, _) => sender.len(),
+        }
+    }
+
+    pub(crate) fn has_replies(&self) -> bool {
+        matches!(self, Self::Rc(_, responder) if responder.has_replies())
+    }
+
+    pub(crate) fn set_draining(&mut self, draining: bool) {
+        match self {
+            Self::Rc(requester, _) => requester.set_draining(draining),
+            Self::Uc(sender, _) | Self::Ud(sender, _) => sender.set_draining(draining),
+        }
+    }
+
+    pub(crate) fn is_drained(&self) -> bool {
+        match self {
+            Self::Rc(requester, _) => requester.is_drained(),
+            Self::Uc(sender, _) | Self::Ud(sender, _) => sender.is_drained(),
+        }
+    }
+
+    /// Completes all sends with a flush error.
+    pub(crate) fn flush_sends(&mut self, ctx: &mut Ctx<'_>) {
+        match self {
+            Self::Rc(requester, _) => requester.flush(ctx),
+            Self::Uc(sender, _) | Self::Ud(sender, _) => sender.flush(ctx),
+        }
+    }
+
+    /// The queue pair fails: gives the receive back that a message had begun to use.
+    pub(crate) fn abandon(&mut self) -> Option<RecvWqe> {
+        match self {
+            Self::Rc(_, responder) => {
+                let unfinished = responder.take_unfinished();
+                responder.abandon();
+                unfinished
+            }
+            Self::Uc(_, receiver) => receiver.take_unfinished(),
+            Self::Ud(_, datagrams) => datagrams.take_unfinished(),
+        }
+    }
+
+    pub(crate) fn on_packet(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        recv: &mut dyn RecvQueue,
+        packet: &Packet<'_>,
+    ) -> Result<(), DropReason> {
+        match self {
+            Self::Rc(_, responder) if packet.info().kind.is_request() => {
+                responder.on_request(ctx, recv, packet)
+            }
+            Self::Rc(requester, _) => requester.on_response(ctx, packet),
+            Self::Uc(_, receiver) => receiver.on_packet(ctx, recv, packet),
+            Self::Ud(_, datagrams) => datagrams.on_packet(ctx, recv, packet),
+        }
+    }
+
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        match self {
+            Self::Rc(requester, _) => requester.poll_timeout(),
+            Self::Uc(..) | Self::Ud(..) => None,
+        }
+    }
+
+    pub(crate) fn handle_timeout(&mut self, ctx: &mut Ctx<'_>) {
+        if let Self::Rc(requester, _) = self {
+            requester.handle_timeout(ctx);
+        }
+    }
+
+    /// Where the next packet goes: datagrams say so themselves, all others go to `peer`.
+    pub(crate) fn next_header(&self, peer: Option<NetHeader>) -> Option<NetHeader> {
+        match self {
+            Self::Ud(sender, _) => sender.oldest()?.datagram.map(|to| to.net),
+            _ => peer,
+        }
+    }
+
+    /// Length of the next answer to send.
+    pub(crate) fn prepare_reply(&mut self, ctx: &mut Ctx<'_>) -> Option<usize> {
+        match self {
+            Self::Rc(_, responder) => responder.prepare(ctx),
+            Self::Uc(..) | Self::Ud(..) => None,
+        }
+    }
+
+    /// Writes the answer that was announced; false where there is none after all.
+    pub(crate) fn write_reply(&mut self, ctx: &mut Ctx<'_>, body: &mut [u8]) -> bool {
+        match self {
+            Self::Rc(_, responder) => responder.write(ctx, body),
+            Self::Uc(..) | Self::Ud(..) => false,
+        }
+    }
+
+    /// Length of the next request to send on the way `net`.
+    pub(crate) fn prepare_send(&mut self, ctx: &mut Ctx<'_>, net: &NetHeader) -> Option<usize> {
+        match self {
+            Self::Rc(requester, _) => requester.prepare(ctx),
+            Self::Uc(sender, _) => sender.prepare(ctx),
+            Self::Ud(sender, _) => {
+                let same_way = sender.oldest()?.datagram.is_some_and(|to| to.net == *net);
+                if same_way { sender.prepare(ctx) } else { None }
+            }
+        }
+    }
+
+    /// Writes the request that was announced; false where its memory has gone.
+    pub(crate) fn write_send(&mut self, ctx: &mut Ctx<'_>, body: &mut [u8]) -> bool {
+        match self {
+            Self::Rc(requester, _) => requester.write(ctx, body),
+            Self::Uc(sender, _) | Self::Ud(sender, _) => sender.write(ctx, body),
+        }
+    }
+}

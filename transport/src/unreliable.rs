@@ -1,0 +1,297 @@
+//! Unreliable connection: packets in sequence, no answers. What is broken is dropped, message by message.
+
+use std::collections::VecDeque;
+
+use wire::opcode::{Kind, Transport};
+use wire::{Packet, Psn, RKey, VirtAddr};
+
+use crate::completion::{Completion, WcOpcode, WcStatus};
+use crate::drop::DropReason;
+use crate::params::RcParams;
+use crate::ports::{Access, Ctx, RecvQueue, Side};
+use crate::responder::MAX_MESSAGE;
+use crate::segment::{NextPacket, length_fits};
+use crate::sge::scatter;
+use crate::wqe::{RecvWqe, SendFlags, SendWqe};
+
+/// The sending half of an unreliable queue pair, connected or not: a request is done when its last packet is
+/// handed over.
+#[derive(Debug)]
+pub struct Sender {
+    transport: Transport,
+    sq: VecDeque<SendWqe>,
+    psn: Psn,
+    /// Next packet of the oldest request; 0 where it has not begun.
+    index: u32,
+    draining: bool,
+}
+
+impl Sender {
+    /// A sender of `transport` whose first packet has PSN `sq_psn`.
+    #[must_use]
+    pub fn new(transport: Transport, params: &RcParams) -> Self {
+        Self { transport, sq: VecDeque::new(), psn: params.sq_psn, index: 0, draining: false }
+    }
+
+    /// Adds a work request.
+    pub fn post(&mut self, wqe: SendWqe) {
+        self.sq.push_back(wqe);
+    }
+
+    /// The oldest work request that has not completed.
+    #[must_use]
+    pub fn oldest(&self) -> Option<&SendWqe> {
+        self.sq.front()
+    }
+
+    /// Work requests that have not completed.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.sq.len()
+    }
+
+    /// Whether no work request is waiting.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.sq.is_empty()
+    }
+
+    /// Stops or goes on starting new requests (SQD).
+    pub fn set_draining(&mut self, draining: bool) {
+        self.draining = draining;
+    }
+
+    /// Whether no started request is unfinished.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.index == 0
+    }
+
+    /// Completes everything that is posted with a flush error, in order.
+    pub fn flush(&mut self, ctx: &mut Ctx<'_>) {
+        self.index = 0;
+        for wqe in self.sq.drain(..) {
+            ctx.out.counters.req_cqe_flush_error += 1;
+            ctx.out.completions.push((Side::Send, wqe.completion(WcStatus::WrFlushErr, ctx.params.qpn)));
+        }
+    }
+
+    /// Length of the next packet to send, BTH to ICRC.
+    pub fn prepare(&mut self, ctx: &mut Ctx<'_>) -> Option<usize> {
+        if ctx.out.send_failed || self.index == 0 && self.draining {
+            return None;
+        }
+        let wqe = self.sq.front()?;
+        if self.index == 0 && !wqe.is_readable(ctx.memory, ctx.params.pd) {
+            self.fail(ctx, WcStatus::LocProtErr);
+            return None;
+        }
+        self.next_packet(ctx.params).map(|next| next.body_len())
+    }
+
+    /// Writes the packet that [`Sender::prepare`] announced into `body`; the ICRC is left out. Returns false
+    /// where local memory could not be read: then nothing is sent.
+    pub fn write(&mut self, ctx: &mut Ctx<'_>, body: &mut [u8]) -> bool {
+        let (Some(next), Some(wqe)) = (self.next_packet(ctx.params), self.sq.front()) else { return false };
+        let dest = wqe.datagram.map_or(ctx.params.dest_qpn, |to| to.qpn);
+        if next.write(ctx, wqe, dest, self.psn, false, body).is_err() {
+            self.fail(ctx, WcStatus::LocProtErr);
+            return false;
+        }
+        self.psn = self.psn.wrapping_add(1);
+        self.index += 1;
+        if next.last {
+            self.index = 0;
+            if let Some(wqe) = self.sq.pop_front()
+                && wqe.flags.contains(SendFlags::SIGNALED)
+            {
+                ctx.out.completions.push((Side::Send, wqe.completion(WcStatus::Success, ctx.params.qpn)));
+            }
+        }
+        true
+    }
+
+    fn next_packet(&self, params: &RcParams) -> Option<NextPacket> {
+        let wqe = self.sq.front()?;
+        NextPacket::of_message(self.transport, wqe, self.index, params.packets(wqe.length), params)
+    }
+
+    /// The oldest request cannot be sent: the send queue stops (SQE); the receive queue goes on.
+    fn fail(&mut self, ctx: &mut Ctx<'_>, status: WcStatus) {
+        self.index = 0;
+        if let Some(wqe) = self.sq.pop_front() {
+            ctx.out.counters.req_cqe_error += 1;
+            ctx.out.completions.push((Side::Send, wqe.completion(status, ctx.params.qpn)));
+        }
+        ctx.out.send_failed = true;
+    }
+}
+
+/// The receiving half of an unreliable connection (rules R-RSP-40 to R-RSP-42).
+#[derive(Debug)]
+pub struct Receiver {
+    epsn: Psn,
+    message: Message,
+    /// A receive whose message was dropped: the next message takes it.
+    kept: Option<RecvWqe>,
+}
+
+#[derive(Debug)]
+enum Message {
+    /// Between messages, or within one that is dropped.
+    None,
+    Send {
+        wqe: RecvWqe,
+        received: u64,
+    },
+    Write {
+        va: VirtAddr,
+        rkey: RKey,
+        remaining: u32,
+        total: u32,
+    },
+}
+
+impl Receiver {
+    /// A receiver that expects `rq_psn` first.
+    #[must_use]
+    pub fn new(params: &RcParams) -> Self {
+        Self { epsn: params.rq_psn, message: Message::None, kept: None }
+    }
+
+    /// Gives back the receive work request of a message that will not be finished.
+    pub fn take_unfinished(&mut self) -> Option<RecvWqe> {
+        self.abandon();
+        self.kept.take()
+    }
+
+    /// Handles a packet of the peer, ICRC and addresses checked.
+    ///
+    /// # Errors
+    /// Why it had no effect.
+    pub fn on_packet(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        recv: &mut dyn RecvQueue,
+        packet: &Packet<'_>,
+    ) -> Result<(), DropReason> {
+        let (info, psn) = (packet.info(), packet.bth().psn());
+        let expected = psn == self.epsn;
+        self.epsn = psn.wrapping_add(1);
+        if info.position.starts() {
+            // A message that was under way lacks its end.
+            self.abandon();
+        } else if !expected || matches!(self.message, Message::None) {
+            self.abandon();
+            ctx.out.counters.out_of_sequence += u64::from(!expected);
+            return Err(DropReason::OutOfSequence);
+        }
+        let result = match info.kind {
+            Kind::Send => self.on_send(ctx, recv, packet),
+            _ => self.on_write(ctx, recv, packet),
+        };
+        if result.is_err() {
+            self.abandon();
+        }
+        result
+    }
+
+    /// Drops the message under way; its receive waits for the next one.
+    fn abandon(&mut self) {
+        if let Message::Send { wqe, .. } = core::mem::replace(&mut self.message, Message::None) {
+            self.kept = Some(wqe);
+        }
+    }
+
+    fn take_receive(&mut self, ctx: &mut Ctx<'_>, recv: &mut dyn RecvQueue) -> Result<RecvWqe, DropReason> {
+        self.kept.take().or_else(|| recv.take()).ok_or_else(|| {
+            ctx.out.counters.out_of_buffer += 1;
+            DropReason::NoReceive
+        })
+    }
+
+    fn on_send(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        recv: &mut dyn RecvQueue,
+        packet: &Packet<'_>,
+    ) -> Result<(), DropReason> {
+        let info = packet.info();
+        if info.position.starts() {
+            let wqe = self.take_receive(ctx, recv)?;
+            self.message = Message::Send { wqe, received: 0 };
+        }
+        let Message::Send { wqe, received } = &mut self.message else { return Err(DropReason::BadRequest) };
+        let data = packet.payload();
+        let total = *received + data.len() as u64;
+        if !length_fits(ctx.params, packet) || total > wqe.capacity() {
+            return Err(DropReason::BadRequest);
+        }
+        if scatter(ctx.memory, ctx.params.pd, &wqe.sges, *received, data).is_err() {
+            return Err(DropReason::BadRequest);
+        }
+        *received = total;
+        if info.position.ends()
+            && let Message::Send { wqe, .. } = core::mem::replace(&mut self.message, Message::None)
+        {
+            complete(ctx, &wqe, WcOpcode::Recv, u32::try_from(total).unwrap_or(u32::MAX), packet);
+        }
+        Ok(())
+    }
+
+    fn on_write(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        recv: &mut dyn RecvQueue,
+        packet: &Packet<'_>,
+    ) -> Result<(), DropReason> {
+        let (info, data) = (packet.info(), packet.payload());
+        let (va, rkey, remaining, total) = match (packet.reth(), &self.message) {
+            (Some(reth), _) => {
+                let (va, rkey, len) = (reth.va(), reth.rkey(), reth.dma_len());
+                if !ctx.params.access.contains(Access::REMOTE_WRITE) || len > MAX_MESSAGE {
+                    return Err(DropReason::BadRequest);
+                }
+                let need = Access::REMOTE_WRITE;
+                if len > 0 && ctx.memory.check_remote(ctx.params.pd, rkey, va, u64::from(len), need).is_err()
+                {
+                    return Err(DropReason::BadRequest);
+                }
+                ctx.out.counters.rx_write_requests += 1;
+                (va, rkey, len, len)
+            }
+            (None, &Message::Write { va, rkey, remaining, total }) => (va, rkey, remaining, total),
+            (None, _) => return Err(DropReason::BadRequest),
+        };
+        let length = u32::try_from(data.len()).unwrap_or(u32::MAX);
+        let ends = info.position.ends();
+        let adds_up = if ends { length == remaining } else { length < remaining };
+        if !adds_up || !length_fits(ctx.params, packet) {
+            return Err(DropReason::BadRequest);
+        }
+        let receive = if packet.imm_dt().is_some() { Some(self.take_receive(ctx, recv)?) } else { None };
+        if !data.is_empty() && ctx.memory.write_remote(ctx.params.pd, rkey, va, data).is_err() {
+            self.kept = receive.or(self.kept.take());
+            return Err(DropReason::BadRequest);
+        }
+        self.message = if ends {
+            Message::None
+        } else {
+            Message::Write {
+                va: va.wrapping_add(u64::from(length)),
+                rkey,
+                remaining: remaining - length,
+                total,
+            }
+        };
+        if let Some(wqe) = receive {
+            complete(ctx, &wqe, WcOpcode::RecvRdmaWithImm, total, packet);
+        }
+        Ok(())
+    }
+}
+
+fn complete(ctx: &mut Ctx<'_>, wqe: &RecvWqe, opcode: WcOpcode, byte_len: u32, packet: &Packet<'_>) {
+    let wc = Completion::receive(wqe.wr_id, opcode, byte_len, packet, ctx.params.qpn, ctx.params.dest_qpn);
+    ctx.out.completions.push((Side::Recv, wc));
+}
