@@ -39,8 +39,8 @@
 pub mod cmd;
 
 pub use driver_shim::{
-    CompletionQueue, ConnectError, ConnectOptions, Device, DeviceBuilder, Endpoint, MemoryRegion, PreparedQp,
-    ProtectionDomain, QpBuilder, QueuePair, backend, interfaces, oob,
+    AddressHandle, CompletionQueue, ConnectError, ConnectOptions, Device, DeviceBuilder, Endpoint,
+    MemoryRegion, PreparedQp, ProtectionDomain, QpBuilder, QueuePair, backend, interfaces, oob,
 };
 pub use qp::{
     Access, AddressVector, AsyncEvent, AttrMask, Completion, Counters, CreateError, DropReason, Drops,

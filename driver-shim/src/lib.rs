@@ -6,6 +6,7 @@
 
 #![deny(unsafe_code)]
 
+mod ah;
 pub mod backend;
 pub mod capture;
 mod clock;
@@ -22,8 +23,9 @@ mod queue_pair;
 mod sys;
 mod tracer;
 
+pub use ah::{AddressHandle, ConnectError};
 pub use cq::CompletionQueue;
 pub use device::{Device, DeviceBuilder};
 pub use mr::MemoryRegion;
 pub use pd::ProtectionDomain;
-pub use queue_pair::{ConnectError, ConnectOptions, Endpoint, PreparedQp, QpBuilder, QueuePair};
+pub use queue_pair::{ConnectOptions, Endpoint, PreparedQp, QpBuilder, QueuePair};

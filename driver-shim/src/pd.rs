@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use qp::{Access, MrError, PdId, QpType};
+use qp::{Access, AddressVector, MrError, PdId, QpType};
 
+use crate::ah::{AddressHandle, ConnectError};
 use crate::cq::CompletionQueue;
 use crate::device::Device;
 use crate::mr::MemoryRegion;
@@ -44,6 +45,14 @@ impl ProtectionDomain {
         recv_cq: &CompletionQueue,
     ) -> QpBuilder {
         QpBuilder::new(self, qp_type, send_cq, recv_cq)
+    }
+
+    /// Makes an address handle: the way to `addr`, for datagrams.
+    ///
+    /// # Errors
+    /// An address that no packet can go to, or that does not answer.
+    pub fn create_ah(&self, addr: AddressVector) -> Result<AddressHandle, ConnectError> {
+        AddressHandle::new(self, addr)
     }
 
     /// The device it is of.

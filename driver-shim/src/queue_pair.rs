@@ -1,18 +1,15 @@
 //! Queue pairs: prepared, connected, posted to.
 
 use qp::{
-    Access, AddressVector, AttrMask, CreateError, ModifyQpError, PostError, QpAttr, QpCap, QpInit, QpState,
-    QpType, RecvWr, SendWr,
+    Access, AddressVector, AttrMask, CreateError, PostError, QpAttr, QpCap, QpInit, QpState, QpType, RecvWr,
+    SendWr,
 };
-use wire::{Duration, Gid, Mtu, Psn, Qpn, RnrTimer};
+use wire::{Gid, Mtu, Psn, QKey, Qpn, RnrTimer};
 
-use crate::backend::{Reachability, Unreachable};
+use crate::ah::{ConnectError, resolve};
 use crate::cq::CompletionQueue;
 use crate::device::Device;
 use crate::pd::ProtectionDomain;
-
-/// How long address resolution may take before connecting is given up (field case F39).
-const RESOLVE: Duration = Duration::from_secs(5);
 
 /// Sizes of a queue pair that is being made.
 #[must_use]
@@ -92,6 +89,7 @@ impl QpBuilder {
         let psn = device.random_psn();
         Ok(PreparedQp {
             qp: QueuePair { qpn, pd: self.pd, send_cq: self.send_cq, recv_cq: self.recv_cq },
+            qp_type: self.qp_type,
             psn,
         })
     }
@@ -160,6 +158,7 @@ impl Default for ConnectOptions {
 #[derive(Debug)]
 pub struct PreparedQp {
     qp: QueuePair,
+    qp_type: QpType,
     psn: Psn,
 }
 
@@ -178,7 +177,7 @@ impl PreparedQp {
         self
     }
 
-    /// Takes it to INIT, where receives can be posted before the peer knows of it.
+    /// Takes a connected type to INIT, where receives can be posted before the peer knows of it.
     ///
     /// # Errors
     /// As [`QueuePair::modify`].
@@ -186,6 +185,25 @@ impl PreparedQp {
         let attr = QpAttr { state: QpState::Init, access, ..QpAttr::default() };
         let mask = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
         self.qp.modify(&attr, mask)
+    }
+
+    /// Takes a queue pair of datagrams through INIT and RTR to RTS: it takes datagrams that carry `qkey`, and can
+    /// send. The general services queue pair keeps its own key.
+    ///
+    /// # Errors
+    /// As [`QueuePair::modify`].
+    pub fn activate(self, qkey: QKey) -> Result<QueuePair, ConnectError> {
+        let mut attr = QpAttr { state: QpState::Init, qkey, sq_psn: self.psn, ..QpAttr::default() };
+        let mut to_init = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::QKEY;
+        if self.qp_type != QpType::Gsi {
+            to_init |= AttrMask::PORT;
+        }
+        self.qp.modify(&attr, to_init)?;
+        attr.state = QpState::Rtr;
+        self.qp.modify(&attr, AttrMask::STATE)?;
+        attr.state = QpState::Rts;
+        self.qp.modify(&attr, AttrMask::STATE | AttrMask::SQ_PSN)?;
+        Ok(self.qp)
     }
 
     /// Posts a receive. Possible from INIT on.
@@ -221,13 +239,12 @@ impl PreparedQp {
             min_rnr_timer: options.min_rnr_timer,
             ..QpAttr::default()
         };
-        let to_rtr = AttrMask::STATE
-            | AttrMask::AV
-            | AttrMask::PATH_MTU
-            | AttrMask::DEST_QPN
-            | AttrMask::RQ_PSN
-            | AttrMask::MAX_DEST_RD_ATOMIC
-            | AttrMask::MIN_RNR_TIMER;
+        let reliable = self.qp_type != QpType::Uc;
+        let mut to_rtr =
+            AttrMask::STATE | AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
+        if reliable {
+            to_rtr |= AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER;
+        }
         self.qp.modify(&attr, to_rtr)?;
         attr.state = QpState::Rts;
         attr.sq_psn = self.psn;
@@ -235,12 +252,11 @@ impl PreparedQp {
         attr.retry_cnt = options.retry_cnt;
         attr.rnr_retry = options.rnr_retry;
         attr.max_rd_atomic = options.max_rd_atomic;
-        let to_rts = AttrMask::STATE
-            | AttrMask::SQ_PSN
-            | AttrMask::TIMEOUT
-            | AttrMask::RETRY_CNT
-            | AttrMask::RNR_RETRY
-            | AttrMask::MAX_QP_RD_ATOMIC;
+        let mut to_rts = AttrMask::STATE | AttrMask::SQ_PSN;
+        if reliable {
+            to_rts |=
+                AttrMask::TIMEOUT | AttrMask::RETRY_CNT | AttrMask::RNR_RETRY | AttrMask::MAX_QP_RD_ATOMIC;
+        }
         self.qp.modify(&attr, to_rts)?;
         Ok(self.qp)
     }
@@ -321,7 +337,7 @@ impl QueuePair {
     /// What is not possible, or that the peer's address cannot be resolved; then nothing has changed.
     pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<(), ConnectError> {
         if mask.contains(AttrMask::AV) {
-            self.resolve(attr.addr.dgid)?;
+            resolve(self.device(), attr.addr.dgid)?;
         }
         let engine = self.device().engine();
         engine.nic().modify_qp(engine.now(), self.qpn, attr, mask)?;
@@ -341,24 +357,6 @@ impl QueuePair {
     pub fn state(&self) -> QpState {
         self.query().0.state
     }
-
-    fn resolve(&self, gid: Gid) -> Result<(), ConnectError> {
-        if gid == Gid::ZERO {
-            return Ok(());
-        }
-        let engine = self.device().engine();
-        let start = engine.now();
-        loop {
-            match engine.prepare(gid.ip()) {
-                Reachability::Ready => return Ok(()),
-                Reachability::Unreachable(reason) => return Err(ConnectError::Unreachable { gid, reason }),
-                Reachability::Pending if engine.now() - start > RESOLVE => {
-                    return Err(ConnectError::Unreachable { gid, reason: Unreachable::NoAnswer });
-                }
-                Reachability::Pending => std::thread::yield_now(),
-            }
-        }
-    }
 }
 
 impl Drop for QueuePair {
@@ -366,21 +364,4 @@ impl Drop for QueuePair {
         let ended = self.device().engine().nic().destroy_qp(self.qpn);
         debug_assert!(ended.is_ok(), "{ended:?}");
     }
-}
-
-/// Why a queue pair was not connected or modified.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ConnectError {
-    /// An attribute or transition.
-    #[error(transparent)]
-    Modify(#[from] ModifyQpError),
-    /// No way to the peer.
-    #[error("{} cannot be reached: {reason}", gid.ip())]
-    Unreachable {
-        /// The peer.
-        gid: Gid,
-        /// Why.
-        reason: Unreachable,
-    },
 }

@@ -1,12 +1,15 @@
-//! `ferroce pingpong`: the exchange and traffic of `ibv_rc_pingpong`; either end can be the stock tool.
+//! `ferroce pingpong`: the exchange and traffic of `ibv_rc_pingpong`, `ibv_uc_pingpong` and `ibv_ud_pingpong`;
+//! either end can be the stock tool.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
 
 use driver_shim::oob::{DEFAULT_PORT, Exchange, OobError};
-use driver_shim::{CompletionQueue, ConnectError, ConnectOptions, Device, Endpoint, MemoryRegion, QueuePair};
-use qp::{Access, Completion, QpType, RecvWr, SendWr, WcStatus};
-use wire::Mtu;
+use driver_shim::{
+    AddressHandle, CompletionQueue, ConnectError, ConnectOptions, Device, Endpoint, MemoryRegion, QueuePair,
+};
+use qp::{Access, AddressVector, Completion, QpType, RecvWr, SendWr, WcStatus};
+use wire::{Mtu, QKey, Qpn};
 
 use crate::cmd::Failure;
 use crate::cmd::device::DeviceArgs;
@@ -24,9 +27,12 @@ pub(super) struct Args {
     /// Path MTU: 256, 512, 1024, 2048 or 4096; the same at both ends
     #[arg(short, long, default_value = "1024", value_parser = parse_mtu)]
     mtu: Mtu,
-    /// Message size in bytes
-    #[arg(short, long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(..=1 << 30))]
-    size: u32,
+    /// Type of the queue pairs; the same at both ends
+    #[arg(short = 't', long = "type", value_enum, default_value = "rc")]
+    qp_type: Type,
+    /// Message size in bytes [default: 4096; 1024 for ud, where the port's MTU is the most]
+    #[arg(short, long, value_parser = clap::value_parser!(u32).range(..=1 << 30))]
+    size: Option<u32>,
     /// Receives posted at a time
     #[arg(short, long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=16_384))]
     rx_depth: u32,
@@ -52,6 +58,42 @@ pub(super) struct Args {
     device: DeviceArgs,
 }
 
+/// Types of queue pairs that can play.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Type {
+    /// Reliable connection, as ibv_rc_pingpong
+    Rc,
+    /// Unreliable connection, as ibv_uc_pingpong
+    Uc,
+    /// Unreliable datagrams, as ibv_ud_pingpong
+    Ud,
+}
+
+impl From<Type> for QpType {
+    fn from(qp_type: Type) -> Self {
+        match qp_type {
+            Type::Rc => Self::Rc,
+            Type::Uc => Self::Uc,
+            Type::Ud => Self::Ud,
+        }
+    }
+}
+
+impl Args {
+    fn size(&self) -> u32 {
+        self.size.unwrap_or(if self.qp_type == Type::Ud { 1024 } else { 4096 })
+    }
+
+    /// Bytes in front of a received message.
+    fn header(&self) -> usize {
+        if self.qp_type == Type::Ud { GRH } else { 0 }
+    }
+}
+
+/// The queue key of the stock tool's datagrams.
+const QKEY: QKey = QKey::new(0x1111_1111);
+/// Room for the network header of a datagram.
+const GRH: usize = 40;
 const SEND_WRID: u64 = 2;
 const RECV_WRID: u64 = 1;
 const PAGE: usize = 4096;
@@ -85,7 +127,7 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<(), Failure> {
     let played = game.play();
     let elapsed = start.elapsed();
     let rounds = if played.is_ok() { args.iters } else { game.sent.min(game.received) };
-    print_result(out, args.size, rounds, elapsed).map_err(Failure::output)?;
+    print_result(out, args.size(), rounds, elapsed).map_err(Failure::output)?;
     played?;
     if args.chk && args.host.is_none() {
         game.check_pages(out)?;
@@ -101,7 +143,14 @@ fn check(args: &Args, device: &Device) -> Result<(), Failure> {
         let index = args.gid_idx;
         return Err(Failure::Usage(format!("there is no GID index {index}: this device has 0 to {last}")));
     }
-    if args.mtu > device.active_mtu() {
+    let most = device.active_mtu().bytes();
+    if args.qp_type == Type::Ud && args.size() > most {
+        let size = args.size();
+        return Err(Failure::Usage(format!(
+            "{size} bytes do not fit a datagram: at most {most} here (-s {most})"
+        )));
+    }
+    if args.qp_type != Type::Ud && args.mtu > device.active_mtu() {
         let (mtu, active) = (args.mtu, device.active_mtu());
         return Err(Failure::Usage(format!(
             "path MTU {mtu} does not fit the interface: at most {active} (-m {active} at both ends)"
@@ -116,6 +165,8 @@ struct Game<'a> {
     cq: CompletionQueue,
     mr: MemoryRegion,
     qp: QueuePair,
+    /// Where datagrams go.
+    to: Option<(AddressHandle, Qpn)>,
     /// Receives that are posted.
     posted: u32,
     sent: u32,
@@ -129,27 +180,27 @@ impl<'a> Game<'a> {
         let pd = device.alloc_pd();
         let cq = device.create_cq(args.rx_depth as usize + 1).map_err(|error| failed(&error))?;
         let mr = pd
-            .register(vec![FILL; args.size as usize], Access::LOCAL_WRITE)
+            .register(vec![FILL; args.size() as usize + args.header()], Access::LOCAL_WRITE)
             .map_err(|error| failed(&error))?;
         let prepared = pd
-            .create_qp(QpType::Rc, &cq, &cq)
+            .create_qp(args.qp_type.into(), &cq, &cq)
             .max_send_wr(1)
             .max_recv_wr(args.rx_depth)
             .signal_all()
             .build()
             .map_err(|error| failed(&error))?;
-        prepared.init(Access::empty())?;
+        if args.qp_type != Type::Ud {
+            prepared.init(Access::empty())?;
+        }
         if args.chk && args.host.is_some() {
-            for page in (0..args.size as usize).step_by(PAGE) {
-                mr.write_at(page, &[0]).map_err(|error| failed(&error))?;
+            for page in (0..args.size() as usize).step_by(PAGE) {
+                mr.write_at(page + args.header(), &[0]).map_err(|error| failed(&error))?;
             }
         }
-        let receive = RecvWr::new(RECV_WRID, &[mr.slice(0..mr.len()).map_err(|error| failed(&error))?]);
-        for _ in 0..args.rx_depth {
-            prepared.post_recv(receive.clone()).map_err(|error| failed(&error))?;
-        }
         let mine = prepared.endpoint(args.gid_idx.into());
-        print_end(out, "local address: ", &mine)?;
+        // A detail of the stock tool: its datagram variant prints a colon here.
+        let gid_mark = if args.qp_type == Type::Ud { ':' } else { ',' };
+        print_end(out, "local address: ", &mine, gid_mark)?;
         let exchange = match &args.host {
             Some(host) => Exchange::connect(host, args.port)?,
             None => Exchange::listen(args.port)?,
@@ -160,12 +211,26 @@ impl<'a> Game<'a> {
             access: Access::empty(),
             ..ConnectOptions::default()
         };
-        let (theirs, qp) =
-            exchange.swap(&mine, |theirs| prepared.connect(theirs, &options).map_err(Failure::from))?;
+        let receive = RecvWr::new(RECV_WRID, &[mr.slice(0..mr.len()).map_err(|error| failed(&error))?]);
+        let post = |qp: &QueuePair| (0..args.rx_depth).try_for_each(|_| qp.post_recv(receive.clone()));
+        let (theirs, (qp, to)) = if args.qp_type == Type::Ud {
+            let qp = prepared.activate(QKEY)?;
+            post(&qp).map_err(|error| failed(&error))?;
+            exchange.swap(&mine, |theirs| {
+                let addr =
+                    AddressVector { dgid: theirs.gid, sgid_index: args.gid_idx, ..AddressVector::default() };
+                Ok::<_, Failure>((qp, Some((pd.create_ah(addr)?, theirs.qpn))))
+            })?
+        } else {
+            (0..args.rx_depth)
+                .try_for_each(|_| prepared.post_recv(receive.clone()))
+                .map_err(|error| failed(&error))?;
+            exchange.swap(&mine, |theirs| Ok::<_, Failure>((prepared.connect(theirs, &options)?, None)))?
+        };
         // Not before: until now there is nothing to tell, and a signal ends the wait for the other end at once.
         let interrupt = Interrupt::watch()?;
-        print_end(out, "remote address:", &theirs)?;
-        Ok(Self { args, cq, mr, qp, posted: args.rx_depth, sent: 0, received: 0, interrupt })
+        print_end(out, "remote address:", &theirs, ',')?;
+        Ok(Self { args, cq, mr, qp, to, posted: args.rx_depth, sent: 0, received: 0, interrupt })
     }
 
     /// Sends and receives in turns until both are done.
@@ -228,15 +293,22 @@ impl<'a> Game<'a> {
     }
 
     fn send(&self) -> Result<(), Failure> {
-        let sge = self.mr.slice(0..self.mr.len()).map_err(|error| Failure::Failed(error.to_string()))?;
-        self.qp.post_send(SendWr::send(SEND_WRID, &[sge])).map_err(|error| Failure::Failed(error.to_string()))
+        let failed = |error: &dyn std::fmt::Display| Failure::Failed(error.to_string());
+        let sge = self.mr.slice(self.args.header()..self.mr.len()).map_err(|error| failed(&error))?;
+        let wr = SendWr::send(SEND_WRID, &[sge]);
+        let wr = match &self.to {
+            Some((way, qpn)) => way.address(wr, *qpn, QKEY),
+            None => wr,
+        };
+        self.qp.post_send(wr).map_err(|error| failed(&error))
     }
 
     /// Looks at the first byte of every page, as the stock tool does.
     fn check_pages(&self, out: &mut dyn Write) -> Result<(), Failure> {
         let mut wrong = 0;
-        for page in (0..self.mr.len()).step_by(PAGE) {
-            let byte = self.mr.to_vec(page..page + 1).map_err(|error| Failure::Failed(error.to_string()))?;
+        for page in (0..self.args.size() as usize).step_by(PAGE) {
+            let at = page + self.args.header();
+            let byte = self.mr.to_vec(at..at + 1).map_err(|error| Failure::Failed(error.to_string()))?;
             if byte != [0] {
                 wrong += 1;
                 writeln!(out, "invalid data in page {}", page / PAGE).map_err(Failure::output)?;
@@ -273,10 +345,10 @@ fn now() -> Instant {
     Instant::now()
 }
 
-fn print_end(out: &mut dyn Write, what: &str, end: &Endpoint) -> Result<(), Failure> {
+fn print_end(out: &mut dyn Write, what: &str, end: &Endpoint, gid_mark: char) -> Result<(), Failure> {
     writeln!(
         out,
-        "  {what} LID 0x0000, QPN 0x{:06x}, PSN 0x{:06x}, GID {}",
+        "  {what} LID 0x0000, QPN 0x{:06x}, PSN 0x{:06x}{gid_mark} GID {}",
         end.qpn.value(),
         end.psn.value(),
         end.gid
