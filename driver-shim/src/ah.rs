@@ -12,6 +12,9 @@ use crate::pd::ProtectionDomain;
 /// How long address resolution may take before it is given up (field case F39).
 const RESOLVE: Duration = Duration::from_secs(5);
 
+/// Between two looks whether the peer has answered.
+const PAUSE: std::time::Duration = std::time::Duration::from_micros(200);
+
 /// Where datagrams can be sent. Clones are the same handle.
 #[derive(Clone, Debug)]
 pub struct AddressHandle {
@@ -61,7 +64,7 @@ pub(crate) fn resolve(device: &Device, gid: Gid) -> Result<(), ConnectError> {
             Reachability::Pending if engine.now() - start > RESOLVE => {
                 return Err(ConnectError::Unreachable { gid, reason: Unreachable::NoAnswer });
             }
-            Reachability::Pending => std::thread::yield_now(),
+            Reachability::Pending => std::thread::park_timeout(PAUSE),
         }
     }
 }

@@ -77,6 +77,8 @@ pub(crate) struct QueuePair {
     pub(crate) timer: Option<Instant>,
     pub(crate) comm_est: bool,
     pub(crate) drained: bool,
+    /// Answers filled the last batch alone: requests join the next one first.
+    pub(crate) requests_first: bool,
 }
 
 impl QueuePair {
@@ -95,6 +97,7 @@ impl QueuePair {
             timer: None,
             comm_est: false,
             drained: false,
+            requests_first: false,
         }
     }
 

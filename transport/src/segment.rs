@@ -123,7 +123,11 @@ impl NextPacket {
                     let qkey = wqe.datagram.map_or(params.qkey, |to| to.qkey_on_wire(params.qkey));
                     put(body, at, Deth::new(qkey, params.qpn).as_bytes())
                 }
-                (other, _) => at + other.size(),
+                // Headers that no request of these operations has; what they leave out must not be old bytes.
+                (other, _) => {
+                    body[at..at + other.size()].fill(0);
+                    at + other.size()
+                }
             };
         }
         at

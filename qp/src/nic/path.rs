@@ -109,7 +109,12 @@ impl Nic {
             let Some(net) = pair.engines.next_header(pair.net) else { continue };
             batch.begin(net, &self.config.caps, self.ip_id);
             let mut ctx = Ctx { now, params: &pair.params, memory: &mut self.memory, out: &mut self.out };
-            let more = fill(&mut ctx, &mut pair.engines, pair.attr.state, &net, &self.config.caps, batch);
+            let sending = Sending {
+                engines: &mut pair.engines,
+                state: pair.attr.state,
+                requests_first: &mut pair.requests_first,
+            };
+            let more = fill(&mut ctx, sending, &net, &self.config.caps, batch);
             self.settle_after_send(now, qpn, more);
             if !batch.is_empty() {
                 batch.seal();
@@ -145,35 +150,55 @@ impl Nic {
     }
 }
 
-/// Fills `batch`, which goes the way `net`, with answers first, then requests, for as long as they fit; true
-/// where more may follow.
-fn fill(
-    ctx: &mut Ctx<'_>,
-    engines: &mut Engines,
-    state: QpState,
-    net: &NetHeader,
-    caps: &Caps,
-    batch: &mut TxBatch,
-) -> bool {
-    while let Some(len) = engines.prepare_reply(ctx) {
-        if !batch.accepts(len, caps) {
-            return true;
+/// Fills `batch`, which goes the way `net`, with answers and requests for as long as they fit; true where more
+/// may follow.
+///
+/// Answers go first; but where they filled the last batch alone, requests do, so that a peer that asks without end
+/// cannot keep a queue pair from asking itself.
+fn fill(ctx: &mut Ctx<'_>, pair: Sending<'_>, net: &NetHeader, caps: &Caps, batch: &mut TxBatch) -> bool {
+    let Sending { engines, state, requests_first } = pair;
+    let turns = if core::mem::take(requests_first) {
+        [Turn::Requests, Turn::Answers]
+    } else {
+        [Turn::Answers, Turn::Requests]
+    };
+    for turn in turns {
+        if turn == Turn::Requests && !state.continues_requests() {
+            continue;
         }
-        if !engines.write_reply(ctx, batch.push(len)) {
-            batch.cancel_last();
-        }
-    }
-    if !state.continues_requests() {
-        return false;
-    }
-    while let Some(len) = engines.prepare_send(ctx, net) {
-        if !batch.accepts(len, caps) {
-            return true;
-        }
-        if !engines.write_send(ctx, batch.push(len)) {
-            batch.cancel_last();
+        loop {
+            let len = match turn {
+                Turn::Answers => engines.prepare_reply(ctx),
+                Turn::Requests => engines.prepare_send(ctx, net),
+            };
+            let Some(len) = len else { break };
+            if !batch.accepts(len, caps) {
+                *requests_first = turn == Turn::Answers;
+                return true;
+            }
+            let written = match turn {
+                Turn::Answers => engines.write_reply(ctx, batch.push(len)),
+                Turn::Requests => engines.write_send(ctx, batch.push(len)),
+            };
+            if !written {
+                batch.cancel_last();
+            }
         }
     }
     // Datagrams that go another way fill a batch of their own.
-    engines.next_header(None).is_some()
+    !batch.is_empty() && engines.next_header(None).is_some()
+}
+
+/// What of a queue pair [`fill`] works on.
+struct Sending<'a> {
+    engines: &'a mut Engines,
+    state: QpState,
+    requests_first: &'a mut bool,
+}
+
+/// Whose packets join a batch.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    Answers,
+    Requests,
 }

@@ -3,11 +3,11 @@
 use std::net::Ipv4Addr;
 
 use rand_core::RngCore;
-use wire::ext::{Aeth, AtomicEth, Reth};
+use wire::ext::{Aeth, AtomicEth, Deth, Reth};
 use wire::icrc::{self, ICRC_LEN};
 use wire::opcode::Transport;
 use wire::repr::PacketRepr;
-use wire::{Bth, Ext, Frame, NetHeader, Opcode, PKey, Psn, Qpn, RKey, Syndrome, VirtAddr};
+use wire::{Bth, Ext, Frame, NetHeader, Opcode, Operation, PKey, Psn, QKey, Qpn, RKey, Syndrome, VirtAddr};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::target::{Kind, Targets};
@@ -95,6 +95,15 @@ impl Crafter {
         packet.bth = packet.bth.with_dest_qp(target.qpn).with_psn(near(r, next)).with_ack_req(!one_in(r, 8));
         let from = if one_in(r, 100) { Ipv4Addr::new(10, 0, 0, 9) } else { Targets::ATTACKER };
         packet.net = header(r, from);
+        match target.kind {
+            Kind::Uc => change_transport(&mut packet, Transport::Uc),
+            Kind::Ud => {
+                change_transport(&mut packet, Transport::Ud);
+                let qkey = if one_in(r, 20) { QKey::new(r.next_u32()) } else { Targets::QKEY };
+                packet.ext.insert(0, Deth::new(qkey, Qpn::new(0x77)).into());
+            }
+            _ => {}
+        }
         aim(r, &mut packet, targets);
         for _ in 0..below(r, 3) {
             self.spoil(r, &mut packet);
@@ -138,6 +147,17 @@ impl Crafter {
             _ => {}
         }
     }
+}
+
+/// Makes it a packet of another transport: the same operation where that has it, else a SEND.
+fn change_transport(packet: &mut PacketRepr, to: Transport) {
+    let operation = packet.bth.opcode().info().map(|info| info.operation);
+    let same = operation.and_then(|operation| Opcode::new(to, operation));
+    let Some(opcode) = same.or(Opcode::new(to, Operation::SendOnly)) else { return };
+    if same.is_none() {
+        packet.ext.clear();
+    }
+    packet.bth = packet.bth.with_opcode(opcode);
 }
 
 /// Another address, length, key or syndrome.

@@ -9,11 +9,26 @@ use qp::{
 };
 use transport::DropReason;
 use wire::batch::{Caps, HeaderKnowledge, IpIdRule, RxBurst, TxBatch};
-use wire::{Duration, Gid, Instant, LKey, Mtu, Psn, Qpn, RKey, Syndrome, VirtAddr};
+use wire::{Bth, Duration, Gid, Instant, LKey, Mtu, Psn, QKey, Qpn, RKey, Syndrome, VirtAddr};
+use zerocopy::FromBytes;
 
 use super::craft::Packet;
 use super::healthy::{self, End};
 use crate::harness::Conn;
+
+/// The attributes of a reliable connection that an unreliable one takes as well.
+const UC_ATTRIBUTES: AttrMask = AttrMask::STATE
+    .union(AttrMask::PKEY_INDEX)
+    .union(AttrMask::PORT)
+    .union(AttrMask::ACCESS_FLAGS)
+    .union(AttrMask::AV)
+    .union(AttrMask::PATH_MTU)
+    .union(AttrMask::DEST_QPN)
+    .union(AttrMask::RQ_PSN)
+    .union(AttrMask::SQ_PSN);
+/// Those that a queue pair of datagrams takes as well.
+const UD_ATTRIBUTES: AttrMask =
+    AttrMask::STATE.union(AttrMask::PKEY_INDEX).union(AttrMask::PORT).union(AttrMask::SQ_PSN);
 
 /// What a queue pair is like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +41,10 @@ pub(super) enum Kind {
     Closed,
     /// Has one READ of the peer open at most, and requests of its own under way.
     Asking,
+    /// An unreliable connection, with a receive posted now and then.
+    Uc,
+    /// A queue pair of datagrams, with a receive posted now and then.
+    Ud,
     /// Not yet ready to receive.
     Init,
 }
@@ -71,6 +90,8 @@ impl Targets {
     /// Bytes of the open region.
     pub(super) const OPEN_LEN: usize = 16 << 10;
     const GUARDED_LEN: usize = 4096;
+    /// The queue key of the datagrams that are taken.
+    pub(super) const QKEY: QKey = QKey::new(0x1234_5678);
     /// The attacker's queue pair.
     const PEER: Qpn = Qpn::new(0x77);
 
@@ -101,8 +122,17 @@ impl Targets {
         let (near_end, far_end) = (End::new(&mut nic), End::new(&mut far));
         near_end.connect(&mut nic, (far.config().gids[0], far_end.qpn));
         far_end.connect(&mut far, (nic.config().gids[0], near_end.qpn));
-        let kinds =
-            [Kind::Open, Kind::Open, Kind::NoReceive, Kind::Closed, Kind::Asking, Kind::Asking, Kind::Init];
+        let kinds = [
+            Kind::Open,
+            Kind::Open,
+            Kind::NoReceive,
+            Kind::Closed,
+            Kind::Asking,
+            Kind::Asking,
+            Kind::Uc,
+            Kind::Ud,
+            Kind::Init,
+        ];
         let all = kinds.map(|kind| Target::new(&mut nic, pd, cq, kind)).into();
         let mut targets = Self {
             nic,
@@ -140,6 +170,13 @@ impl Targets {
         match &packet.net {
             Some(net) => burst.push(*net, HeaderKnowledge::Seen, &packet.bytes),
             None => burst.push_ip(&packet.bytes),
+        }
+        // Nobody is answered by an unreliable connection; but it expects what follows the last packet it saw.
+        if let Some(index) = packet.target.filter(|index| self.all[*index].kind == Kind::Uc)
+            && self.may_accept(packet)
+            && let Some((bth, _)) = Bth::read_from_prefix(&packet.bytes).ok()
+        {
+            self.all[index].expected = bth.psn().wrapping_add(1);
         }
         let before = self.nic.drops().total();
         self.nic.handle_burst(self.now, &burst);
@@ -225,7 +262,18 @@ impl Targets {
         // Near the wrap of the circle, and somewhere else each time.
         let first = target.generation.wrapping_mul(0x0003_0D41).wrapping_sub(8);
         let (sq_psn, rq_psn) = (Psn::new(first ^ 0x55), Psn::new(first));
-        let steps = conn.steps((Gid::from(Self::ATTACKER), Self::PEER), sq_psn, rq_psn);
+        let mut steps = conn.steps((Gid::from(Self::ATTACKER), Self::PEER), sq_psn, rq_psn).to_vec();
+        for (attr, mask) in &mut steps {
+            attr.qkey = Self::QKEY;
+            match target.kind {
+                Kind::Uc => *mask &= UC_ATTRIBUTES,
+                Kind::Ud => {
+                    *mask &= UD_ATTRIBUTES;
+                    mask.set(AttrMask::QKEY, attr.state == QpState::Init);
+                }
+                _ => {}
+            }
+        }
         let wanted = if target.kind == Kind::Init { 1 } else { 3 };
         for (attr, mask) in &steps[..wanted] {
             self.nic.modify_qp(self.now, target.qpn, attr, *mask).unwrap();
@@ -252,7 +300,12 @@ impl Targets {
             if !self.nic.query_qp(target.qpn).is_some_and(|(attr, _)| attr.state == QpState::Rts) {
                 continue;
             }
-            while matches!(target.kind, Kind::Open | Kind::Asking) && target.receives < 2 {
+            let wanted = match target.kind {
+                Kind::Open | Kind::Asking => 2,
+                Kind::Uc | Kind::Ud => 1,
+                _ => 0,
+            };
+            while target.receives < wanted {
                 target.receives += 1;
                 let wr = RecvWr::new(0, &[piece(&self.buffer, 3000)]);
                 self.nic.post_recv(self.now, target.qpn, wr).unwrap();
@@ -274,14 +327,12 @@ impl Targets {
 
 impl Target {
     fn new(nic: &mut Nic, pd: PdId, cq: CqId, kind: Kind) -> Self {
-        let init = QpInit {
-            qp_type: QpType::Rc,
-            pd,
-            send_cq: cq,
-            recv_cq: cq,
-            cap: QpCap::default(),
-            sq_sig_all: true,
+        let qp_type = match kind {
+            Kind::Uc => QpType::Uc,
+            Kind::Ud => QpType::Ud,
+            _ => QpType::Rc,
         };
+        let init = QpInit { qp_type, pd, send_cq: cq, recv_cq: cq, cap: QpCap::default(), sq_sig_all: true };
         let qpn = nic.create_qp(init).unwrap();
         let (expected, requested) = (Psn::new(0), Psn::new(0));
         Self { kind, qpn, expected, requested, generation: 0, receives: 0, requests: 0 }

@@ -272,3 +272,19 @@ fn a_queue_pair_waits_for_its_turn_once() {
     assert_eq!(a.transmit().len(), 16);
     assert!(!a.nic.wants_transmit());
 }
+
+#[test]
+fn a_peer_that_reads_on_and_on_leaves_room_for_ones_own_requests() {
+    let (mut a, mut b) = connected();
+    // Answers of more packets than one batch holds, for longer than a few batches.
+    for id in 0..4 {
+        b.send(SendWr::read(id, &[b.sge(0, 16_384)], a.va(0), a.mr.rkey));
+    }
+    let asked = b.transmit();
+    a.take(&asked);
+    a.send(SendWr::write(9, &[a.sge(0, 8)], b.va(0), b.mr.rkey));
+    let sent = a.transmit();
+    let own = sent.iter().position(|packet| packet.bth.opcode() == Opcode::rc(Op::WriteOnly)).unwrap();
+    assert!(own <= 2 * crate::kit::CAPS.max_segments, "only after {own} answers");
+    assert!(own < sent.len() - 1, "there were not enough answers to tell");
+}

@@ -97,7 +97,7 @@ fn uc_drops_what_has_no_receive_or_breaks_a_rule_and_lives_on() {
     assert_eq!(b.dropped(), [(DropReason::OutOfSequence, 1), (DropReason::NoReceive, 1)]);
     b.recv(RecvWr::new(2, &[b.sge(0, 10)]));
     a.send(SendWr::send(3, &[a.sge(0, 11)]));
-    a.send(SendWr::write(4, &[a.sge(0, 8)], b.va(0), wire::RKey::new(0xBAD)));
+    a.send(SendWr::write(4, &[a.sge(0, 8)], b.va(0), RKey::new(0xBAD)));
     a.send(SendWr::send(5, &[a.sge(0, 10)]));
     carry(&mut a, &mut b);
     assert_eq!(b.receives_done()[0].byte_len, 10);
@@ -120,7 +120,7 @@ fn uc_cannot_read_or_do_atomics() {
 fn a_bad_key_of_the_sender_stops_an_unreliable_send_queue_only() {
     let (mut a, mut b) = uc();
     let mut bad = a.sge(0, 8);
-    bad.lkey = wire::LKey::new(0xBAD);
+    bad.lkey = LKey::new(0xBAD);
     a.recv(RecvWr::new(9, &[a.sge(0, 64)]));
     a.send(SendWr::send(1, &[bad]));
     a.send(SendWr::send(2, &[a.sge(0, 8)]));
@@ -202,7 +202,7 @@ fn datagrams_are_refused_without_a_way() {
     let (mut a, b, ah) = ud(QpType::Ud);
     let mut post = |wr| a.nic.post_send(Instant::ZERO, a.qpn, wr).unwrap_err();
     assert_eq!(post(SendWr::send(1, &[])), PostError::NoAddress);
-    let write = SendWr::write(2, &[], wire::VirtAddr::new(0), wire::RKey::new(0)).to(ah, b.qpn, QKEY);
+    let write = SendWr::write(2, &[], wire::VirtAddr::new(0), RKey::new(0)).to(ah, b.qpn, QKEY);
     assert_eq!(post(write), PostError::WrongType(QpType::Ud));
     a.nic.destroy_ah(ah).unwrap();
     let gone = SendWr::send(3, &[]).to(ah, b.qpn, QKEY);
@@ -233,4 +233,17 @@ fn packets_of_another_transport_find_nobody() {
     let packets = carry(&mut a, &mut b);
     rc.take(&packets);
     assert_eq!(rc.dropped(), [(DropReason::WrongTransport, 1)]);
+}
+
+#[test]
+fn a_drained_queue_of_datagrams_waits_and_goes_on() {
+    let (mut a, mut b, ah) = ud(QpType::Ud);
+    a.go(QpState::Sqd);
+    b.recv(RecvWr::new(1, &[b.sge(0, 64)]));
+    a.send(SendWr::send(2, &[a.sge(0, 8)]).to(ah, b.qpn, QKEY).signaled());
+    assert!(carry(&mut a, &mut b).is_empty());
+    a.go(QpState::Rts);
+    carry(&mut a, &mut b);
+    assert_eq!(statuses(&a.sends_done()), [(2, WcStatus::Success)]);
+    assert_eq!(b.receives_done().len(), 1);
 }
