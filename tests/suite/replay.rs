@@ -1,6 +1,6 @@
 //! Recorded connections of the kernel's rdma_rxe, replayed: its requests into our responder, whose answers must be the
 //! kernel's; its answers into our requester, whose requests and completions must be the kernel's. Every difference is
-//! listed with its reason.
+//! listed with its reason. Of the unreliable types, its messages into our receiver and out of our sender.
 
 use std::path::PathBuf;
 
@@ -14,6 +14,7 @@ use crate::harness::{Conn, Sent};
 mod recording;
 mod requester;
 mod responder;
+mod unreliable;
 
 use recording::{Conversation, conversations};
 
@@ -239,4 +240,41 @@ fn our_requester_understands_the_kernels_answers() {
         }
     }
     assert!(replayed >= 44, "only {replayed} conversations");
+}
+
+/// What the unreliable recordings hold, each with the IP headers of its frames.
+fn unreliable_recordings(prefix: &str) -> Vec<(Conversation, Vec<Vec<u8>>)> {
+    let recording = |file: PathBuf| {
+        let mut found = conversations(&file);
+        assert_eq!(found.len(), 1, "{}", file.display());
+        let conversation = found.remove(0);
+        assert_eq!(conversation.answers().count(), 0, "{}", conversation.name);
+        let header_len = if conversation.requester.is_v4() { 20 } else { 40 };
+        let mut headers = Vec::new();
+        captures::each_frame(&file, |frame| headers.push(frame.data[14..14 + header_len].to_vec()));
+        (conversation, headers)
+    };
+    files("rxe", |name| name.starts_with(prefix)).into_iter().map(recording).collect()
+}
+
+/// Field case F36 and the rules R-RSP-40 to R-RSP-43, on what the kernel sent.
+#[test]
+fn our_receiver_takes_the_kernels_unreliable_messages() {
+    let mut replayed = 0;
+    for (conversation, headers) in unreliable_recordings("uc_").iter().chain(&unreliable_recordings("ud_")) {
+        unreliable::receive(conversation, headers);
+        replayed += 1;
+    }
+    assert!(replayed >= 9, "only {replayed} conversations");
+}
+
+/// Rules R-REQ-32 to R-REQ-34: the same work requests make the kernel's packets.
+#[test]
+fn our_sender_makes_the_kernels_unreliable_packets() {
+    let mut replayed = 0;
+    for (conversation, _) in unreliable_recordings("uc_").iter().chain(&unreliable_recordings("ud_")) {
+        unreliable::send(conversation);
+        replayed += 1;
+    }
+    assert!(replayed >= 9, "only {replayed} conversations");
 }
