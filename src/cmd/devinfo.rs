@@ -52,7 +52,7 @@ fn print_device(out: &mut dyn Write, device: &Device) -> io::Result<()> {
     let table = device.addresses();
     let (mtu, limits) = (device.active_mtu(), qp::QpCap::MAX);
     writeln!(out, "hca_id: ferroce ({})", device.backend_name())?;
-    writeln!(out, "        transport:          InfiniBand (RC)")?;
+    writeln!(out, "        transport:          InfiniBand (RC, UC, UD)")?;
     writeln!(out, "        node_guid:          {}", guid(table.mac()))?;
     writeln!(out, "        max_qp_wr:          {}", limits.max_send_wr)?;
     writeln!(out, "        max_sge:            {}", limits.max_send_sge)?;
@@ -95,7 +95,7 @@ fn device_json(device: &Device) -> Value {
         "interface_mtu": table.interface_mtu(),
         "window": device.window(),
         "gids": gids(table),
-        "qp_types": ["RC"],
+        "qp_types": ["RC", "UC", "UD", "GSI"],
     })
 }
 
