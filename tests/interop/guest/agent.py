@@ -17,7 +17,7 @@ import sys
 import time
 
 import pyverbs.enums as e
-from pyverbs.addr import GID, AHAttr, GlobalRoute
+from pyverbs.addr import AH, GID, AHAttr, GlobalRoute
 from pyverbs.cq import CQ
 from pyverbs.device import Context
 from pyverbs.mr import MR
@@ -28,6 +28,8 @@ from pyverbs.wr import SGE, RecvWR, SendWR
 
 SIZE = 8 << 20
 DEPTH = 256
+KINDS = {"rc": e.IBV_QPT_RC, "uc": e.IBV_QPT_UC, "ud": e.IBV_QPT_UD}
+QKEY = 0x11111111
 RIGHTS = {"write": e.IBV_ACCESS_REMOTE_WRITE, "read": e.IBV_ACCESS_REMOTE_READ,
           "atomic": e.IBV_ACCESS_REMOTE_ATOMIC}
 ALL = e.IBV_ACCESS_LOCAL_WRITE | sum(RIGHTS.values())
@@ -57,7 +59,7 @@ class Agent:
         self.ctx = Context(name="rxe0")
         self.pd = PD(self.ctx)
         self.mr = MR(self.pd, SIZE, ALL)
-        self.qp = self.cq = None
+        self.qp = self.cq = self.ah = None
         self.children = {}
 
     # --- memory ---
@@ -79,13 +81,14 @@ class Agent:
         return {"hex": self.mr.read(len, off).hex()}
 
     # --- the queue pair; one at a time ---
-    def open(self, psn, gid, rights):
+    def open(self, kind, psn, gid, rights):
         self.close()
         self.cq = CQ(self.ctx, 2 * DEPTH)
         cap = QPCap(max_send_wr=DEPTH, max_recv_wr=DEPTH, max_send_sge=4, max_recv_sge=4, max_inline_data=64)
-        self.qp = QP(self.pd, QPInitAttr(qp_type=e.IBV_QPT_RC, scq=self.cq, rcq=self.cq, cap=cap, sq_sig_all=0))
-        self.psn, self.gid = psn, gid
+        self.qp = QP(self.pd, QPInitAttr(qp_type=KINDS[kind], scq=self.cq, rcq=self.cq, cap=cap, sq_sig_all=0))
+        self.kind, self.psn, self.gid = kind, psn, gid
         at = QPAttr(port_num=1)
+        at.qkey = QKEY
         at.qp_access_flags = e.IBV_ACCESS_LOCAL_WRITE | sum(RIGHTS[r] for r in rights)
         self.qp.to_init(at)
         return {"qpn": self.qp.qp_num, "psn": psn, "gid": str(self.ctx.query_gid(1, gid)),
@@ -95,7 +98,9 @@ class Agent:
         at = QPAttr(port_num=1)
         gr = GlobalRoute(dgid=GID(ipaddress.IPv6Address(gid).exploded), sgid_index=self.gid)
         gr.hop_limit = 64
-        at.ah_attr = AHAttr(gr=gr, is_global=1, port_num=1, sl=0)
+        at.ah_attr = way = AHAttr(gr=gr, is_global=1, port_num=1, sl=0)
+        if self.kind == "ud":
+            self.ah, self.peer = AH(self.pd, attr=way), qpn
         at.path_mtu, at.dest_qp_num, at.rq_psn = MTUS[mtu], qpn, psn
         at.min_rnr_timer, at.max_dest_rd_atomic = min_rnr_timer, rd_atomic
         at.qp_access_flags = 0
@@ -105,10 +110,10 @@ class Agent:
         self.qp.to_rts(at)
 
     def close(self):
-        for o in (self.qp, self.cq):
+        for o in (self.qp, self.cq, self.ah):
             if o is not None:
                 o.close()
-        self.qp = self.cq = None
+        self.qp = self.cq = self.ah = None
 
     def sge(self, pieces):
         return [SGE(self.mr.buf + off, n, self.mr.lkey) for off, n in pieces]
@@ -125,6 +130,8 @@ class Agent:
                 wr.set_wr_atomic(w["rkey"], w["addr"], w["compare_add"], w["swap"])
             elif w.get("rkey") is not None:
                 wr.set_wr_rdma(w["rkey"], w["addr"])
+            if self.ah is not None:
+                wr.set_wr_ud(self.ah, self.peer, QKEY)
             self.qp.post_send(wr)
 
     def post_recv(self, wrs):

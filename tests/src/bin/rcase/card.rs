@@ -3,15 +3,15 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use ferroce::wire::{Gid, Mtu, Psn, Qpn, RKey, RnrTimer, VirtAddr};
+use ferroce::wire::{Gid, Mtu, Psn, QKey, Qpn, RKey, RnrTimer, VirtAddr};
 use ferroce::{
-    Access, CompletionQueue, ConnectOptions, Device, MemoryRegion, PreparedQp, ProtectionDomain, QpType,
-    QueuePair, RecvWr, SendFlags, SendOp, SendWr, Sge,
+    Access, AddressHandle, AddressVector, CompletionQueue, ConnectOptions, Device, MemoryRegion, PreparedQp,
+    ProtectionDomain, QpType, QueuePair, RecvWr, SendFlags, SendOp, SendWr, Sge,
 };
 
 use crate::side::{
-    Completion, Difference, Endpoint, Failure, Flag, Link, Op, Outcome, Piece, REGION, Recv, Right, Send,
-    Side, Status, pattern,
+    Completion, Difference, Endpoint, Failure, Flag, Kind, Link, Op, Outcome, Piece, QKEY, REGION, Recv,
+    Right, Send, Side, Status, pattern,
 };
 
 /// Work requests that may wait.
@@ -31,8 +31,9 @@ pub(crate) struct Card {
 /// Its queue pair.
 enum Queue {
     None,
-    Prepared(PreparedQp, CompletionQueue),
-    Connected(QueuePair, CompletionQueue),
+    Prepared(Kind, PreparedQp, CompletionQueue),
+    /// With the way that datagrams take.
+    Connected(QueuePair, CompletionQueue, Option<(AddressHandle, Qpn)>),
 }
 
 fn broken(what: impl ToString) -> Failure {
@@ -107,7 +108,7 @@ impl Side for Card {
         "card"
     }
 
-    fn open(&mut self, psn: u32, rights: &[Right]) -> Outcome<Endpoint> {
+    fn open(&mut self, kind: Kind, psn: u32, rights: &[Right]) -> Outcome<Endpoint> {
         self.queue = Queue::None;
         self.access = rights.iter().fold(Access::LOCAL_WRITE, |all, right| {
             all | match right {
@@ -118,12 +119,18 @@ impl Side for Card {
         });
         let depth = usize::try_from(2 * DEPTH).map_err(broken)?;
         let cq = self.pd.device().create_cq(depth).map_err(broken)?;
-        let builder =
-            self.pd.create_qp(QpType::Rc, &cq, &cq).max_send_wr(DEPTH).max_recv_wr(DEPTH).max_sge(4);
+        let qp_type = match kind {
+            Kind::Rc => QpType::Rc,
+            Kind::Uc => QpType::Uc,
+            Kind::Ud => QpType::Ud,
+        };
+        let builder = self.pd.create_qp(qp_type, &cq, &cq).max_send_wr(DEPTH).max_recv_wr(DEPTH).max_sge(4);
         let qp = builder.build().map_err(broken)?.with_psn(Psn::new(psn));
-        qp.init(self.access).map_err(broken)?;
+        if kind != Kind::Ud {
+            qp.init(self.access).map_err(broken)?;
+        }
         let end = qp.endpoint(self.gid_index.into());
-        self.queue = Queue::Prepared(qp, cq);
+        self.queue = Queue::Prepared(kind, qp, cq);
         Ok(Endpoint {
             qpn: end.qpn.value(),
             psn: end.psn.value(),
@@ -135,7 +142,7 @@ impl Side for Card {
     }
 
     fn connect(&mut self, remote: &Endpoint, link: &Link) -> Outcome {
-        let Queue::Prepared(qp, cq) = std::mem::replace(&mut self.queue, Queue::None) else {
+        let Queue::Prepared(kind, qp, cq) = std::mem::replace(&mut self.queue, Queue::None) else {
             return Err(broken("connect without open"));
         };
         let options = ConnectOptions {
@@ -156,7 +163,14 @@ impl Side for Card {
             psn: Psn::new(remote.psn),
             gid: Gid::new(gid.octets()),
         };
-        self.queue = Queue::Connected(qp.connect(peer, &options).map_err(broken)?, cq);
+        self.queue = if kind == Kind::Ud {
+            let addr =
+                AddressVector { dgid: peer.gid, sgid_index: self.gid_index, ..AddressVector::default() };
+            let way = self.pd.create_ah(addr).map_err(broken)?;
+            Queue::Connected(qp.activate(QKey::new(QKEY)).map_err(broken)?, cq, Some((way, peer.qpn)))
+        } else {
+            Queue::Connected(qp.connect(peer, &options).map_err(broken)?, cq, None)
+        };
         Ok(())
     }
 
@@ -179,9 +193,13 @@ impl Side for Card {
     }
 
     fn post_send(&mut self, requests: &[Send]) -> Outcome {
-        let Queue::Connected(qp, _) = &self.queue else { return Err(broken("not connected")) };
+        let Queue::Connected(qp, _, to) = &self.queue else { return Err(broken("not connected")) };
         for request in requests {
-            qp.post_send_later(self.send_wr(request)?).map_err(broken)?;
+            let mut wr = self.send_wr(request)?;
+            if let Some((way, qpn)) = to {
+                wr = way.address(wr, *qpn, QKey::new(QKEY));
+            }
+            qp.post_send_later(wr).map_err(broken)?;
         }
         qp.device().drive();
         Ok(())
@@ -191,8 +209,8 @@ impl Side for Card {
         for request in requests {
             let wr = RecvWr::new(request.id, &self.slices(&request.sge)?);
             match &self.queue {
-                Queue::Prepared(qp, _) => qp.post_recv(wr),
-                Queue::Connected(qp, _) => qp.post_recv(wr),
+                Queue::Prepared(_, qp, _) => qp.post_recv(wr),
+                Queue::Connected(qp, ..) => qp.post_recv(wr),
                 Queue::None => return Err(broken("not open")),
             }
             .map_err(broken)?;
@@ -201,7 +219,7 @@ impl Side for Card {
     }
 
     fn poll(&mut self, n: usize, limit: Duration) -> Outcome<Vec<Completion>> {
-        let Queue::Connected(_, cq) = &self.queue else { return Err(broken("not connected")) };
+        let Queue::Connected(_, cq, _) = &self.queue else { return Err(broken("not connected")) };
         let start = Instant::now();
         let mut out = Vec::new();
         loop {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::side::{Completion, Difference, Endpoint, Failure, Link, Outcome, Recv, Right, Send, Side};
+use crate::side::{Completion, Difference, Endpoint, Failure, Kind, Link, Outcome, Recv, Right, Send, Side};
 
 /// A device in a guest, driven by its agent.
 pub(crate) struct Guest {
@@ -61,8 +61,10 @@ impl Side for Guest {
         self.name
     }
 
-    fn open(&mut self, psn: u32, rights: &[Right]) -> Outcome<Endpoint> {
-        let answer = self.ask(&json!({"do": "open", "psn": psn, "gid": self.gid_index, "rights": rights}))?;
+    fn open(&mut self, kind: Kind, psn: u32, rights: &[Right]) -> Outcome<Endpoint> {
+        let gid = self.gid_index;
+        let answer =
+            self.ask(&json!({"do": "open", "kind": kind, "psn": psn, "gid": gid, "rights": rights}))?;
         self.parse(answer)
     }
 

@@ -27,7 +27,7 @@ use serde::Serialize;
 use crate::card::Card;
 use crate::guest::Guest;
 use crate::pair::{Pair, Setup};
-use crate::side::{Failure, Op, Outcome, Side};
+use crate::side::{Failure, Kind, Op, Outcome, Side};
 
 /// Runs the cases against a guest.
 #[derive(Parser)]
@@ -72,6 +72,8 @@ enum Suite {
     Messages,
     /// The cases of more than one message, NAKs and exhausted retries among them.
     Cases,
+    /// Each operation of unreliable connections and datagrams at each size that they take.
+    Unreliable,
     /// Many messages in a row.
     Bulk,
 }
@@ -158,6 +160,21 @@ fn messages(card: &mut dyn Side, peer: &mut dyn Side, sizes: &[u32], report: &mu
     }
 }
 
+fn unreliable(card: &mut dyn Side, peer: &mut dyn Side, sizes: &[u32], report: &mut Report) {
+    for (name, kind, op) in cases::UNRELIABLE {
+        let setup = Setup { kind, ..Setup::new(report.mtu) };
+        for (&size, seed) in sizes.iter().zip(1..) {
+            if kind == Kind::Ud && size > report.mtu {
+                continue;
+            }
+            let started = Instant::now();
+            let outcome = connect(card, peer, report.role, &setup)
+                .and_then(|mut pair| cases::message(&mut pair, op, size, seed));
+            report.row(name, size, started, &outcome);
+        }
+    }
+}
+
 fn each_case(card: &mut dyn Side, peer: &mut dyn Side, lossy: bool, report: &mut Report) {
     for case in cases::CASES.iter().filter(|case| case.lossy || !lossy) {
         let started = Instant::now();
@@ -199,6 +216,7 @@ fn run(args: &Args) -> Outcome<u32> {
             for suite in &args.suite {
                 match suite {
                     Suite::Messages => messages(card, &mut peer, &args.sizes, &mut report),
+                    Suite::Unreliable => unreliable(card, &mut peer, &args.sizes, &mut report),
                     Suite::Cases => each_case(card, &mut peer, args.lossy, &mut report),
                     Suite::Bulk => bulk(card, &mut peer, args.messages, &mut report),
                 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::side::{
-    Completion, Endpoint, Flag, Link, Op, Outcome, Piece, Recv, Right, Send, Side, Status, check,
+    Completion, Endpoint, Flag, Kind, Link, Op, Outcome, Piece, Recv, Right, Send, Side, Status, check,
 };
 
 /// First PSN of the client's requests: it wraps around within the first few.
@@ -16,6 +16,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// How a case wants its connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setup {
+    /// Type of the queue pairs.
+    pub(crate) kind: Kind,
     /// Attributes of both ends.
     pub(crate) link: Link,
     /// What the server's queue pair lets the client do.
@@ -27,7 +29,7 @@ pub(crate) struct Setup {
 impl Setup {
     /// An ordinary connection with this path MTU.
     pub(crate) const fn new(mtu: u32) -> Self {
-        Self { link: Link::new(mtu), rights: &Right::ALL, nobody: false }
+        Self { kind: Kind::Rc, link: Link::new(mtu), rights: &Right::ALL, nobody: false }
     }
 }
 
@@ -35,6 +37,8 @@ impl Setup {
 pub(crate) struct Pair<'a> {
     pub(crate) client: &'a mut dyn Side,
     pub(crate) server: &'a mut dyn Side,
+    /// Type of the queue pairs.
+    pub(crate) kind: Kind,
     /// How the client reaches the server's memory.
     pub(crate) remote: Endpoint,
     next_id: u64,
@@ -47,15 +51,15 @@ impl<'a> Pair<'a> {
         server: &'a mut dyn Side,
         setup: &Setup,
     ) -> Outcome<Self> {
-        let local = client.open(CLIENT_PSN, &Right::ALL)?;
-        let mut remote = server.open(SERVER_PSN, setup.rights)?;
+        let local = client.open(setup.kind, CLIENT_PSN, &Right::ALL)?;
+        let mut remote = server.open(setup.kind, SERVER_PSN, setup.rights)?;
         if setup.nobody {
             remote.qpn = 0x007f_fff0;
         } else {
             server.connect(&local, &setup.link)?;
         }
         client.connect(&remote, &setup.link)?;
-        Ok(Self { client, server, remote, next_id: 1 })
+        Ok(Self { client, server, kind: setup.kind, remote, next_id: 1 })
     }
 
     /// The side whose memory an operation reads.

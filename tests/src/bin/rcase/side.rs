@@ -52,6 +52,25 @@ impl Status {
     pub(crate) const RNR_RETRY_EXC_ERR: Self = Self(13);
 }
 
+/// Type of a queue pair.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Kind {
+    Rc,
+    Uc,
+    Ud,
+}
+
+impl Kind {
+    /// Bytes that a receive has in front of the message.
+    pub(crate) const fn header(self) -> u32 {
+        if matches!(self, Self::Ud) { 40 } else { 0 }
+    }
+}
+
+/// Queue key of all queue pairs for datagrams; the agent in the guest knows it too.
+pub(crate) const QKEY: u32 = 0x1111_1111;
+
 /// Operation of a send work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
@@ -218,10 +237,10 @@ pub(crate) trait Side {
     /// Short name, for messages.
     fn name(&self) -> &'static str;
 
-    /// Makes a new queue pair, in INIT, in place of the last one.
-    fn open(&mut self, psn: u32, rights: &[Right]) -> Outcome<Endpoint>;
+    /// Makes a new queue pair, in INIT unless it is one for datagrams, in place of the last one.
+    fn open(&mut self, kind: Kind, psn: u32, rights: &[Right]) -> Outcome<Endpoint>;
 
-    /// Brings it to RTS towards `remote`.
+    /// Brings it to RTS towards `remote`; datagrams will go there.
     fn connect(&mut self, remote: &Endpoint, link: &Link) -> Outcome;
 
     /// Writes the pattern of `seed`, from its byte `skip` on, to `len` bytes at `off`.

@@ -8,7 +8,7 @@ use crate::bulk;
 use crate::card::Card;
 use crate::cases;
 use crate::pair::{Pair, Setup};
-use crate::side::{Op, Side};
+use crate::side::{Kind, Op, Side};
 
 /// Two cards on a wire that loses each packet with probability `loss`.
 fn two_cards(loss: &str) -> [Card; 2] {
@@ -38,6 +38,21 @@ fn every_message_arrives_at_every_size_and_mtu() {
         for op in Op::ATOMICS {
             let outcome = cases::atomic(&mut pair, op);
             assert!(outcome.is_ok(), "{}: {outcome:?}", op.name());
+        }
+    }
+}
+
+#[test]
+fn every_unreliable_message_arrives_on_a_clean_wire() {
+    let [mut client, mut server] = two_cards("0");
+    for (name, kind, op) in cases::UNRELIABLE {
+        let mut pair = Pair::connect(&mut client, &mut server, &Setup { kind, ..Setup::new(1024) }).unwrap();
+        for (size, seed) in [0, 1, 33, 1024, 1025, 4096, 65536].into_iter().zip(1..) {
+            if kind == Kind::Ud && size > 1024 {
+                continue;
+            }
+            let outcome = cases::message(&mut pair, op, size, seed);
+            assert!(outcome.is_ok(), "{name} of {size} bytes: {outcome:?}");
         }
     }
 }
