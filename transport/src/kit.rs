@@ -486,6 +486,6 @@ fn net() -> NetHeader {
     NetHeader::v2(src.into(), dst.into(), 0xC000, 0, 64).unwrap()
 }
 
-fn reparse(body: &[u8]) -> PacketRepr {
+pub(crate) fn reparse(body: &[u8]) -> PacketRepr {
     PacketRepr::parse_body(net(), body).unwrap()
 }

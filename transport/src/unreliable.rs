@@ -295,3 +295,6 @@ fn complete(ctx: &mut Ctx<'_>, wqe: &RecvWqe, opcode: WcOpcode, byte_len: u32, p
     let wc = Completion::receive(wqe.wr_id, opcode, byte_len, packet, ctx.params.qpn, ctx.params.dest_qpn);
     ctx.out.completions.push((Side::Recv, wc));
 }
+
+#[cfg(test)]
+mod tests;
