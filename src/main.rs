@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use std::io;
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 
 use tracing_subscriber::EnvFilter;
@@ -13,6 +13,7 @@ const LOG: &str = "FERROCE_LOG";
 
 fn main() -> ExitCode {
     let filter = EnvFilter::try_from_env(LOG).unwrap_or_else(|_| EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+    let colours = io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(colours).init();
     ExitCode::from(ferroce::cmd::run(std::env::args_os(), &mut io::stdout(), &mut io::stderr()))
 }

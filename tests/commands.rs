@@ -115,7 +115,9 @@ fn wrong_command_lines_get_one_line_and_exit_code_2() {
     let folder = TempDir::new().unwrap();
     for (args, parts) in [
         (&["demo", "--backend", "packet"][..], &["loopback interface"][..]),
-        (&["demo", "--backend", "tcp"], &["'tcp'", "udp"]),
+        (&["demo", "--backend", "tcp"], &["'tcp'", "udp", "ferroce demo --help"]),
+        (&["demo", "--mac", "02:00:00:00:00:01"], &["--mac"]),
+        (&["demo", "--bind", "::1"], &["127.0.0.2", "--backend loopback"]),
         (&["demo", "--drop", "150%"], &["150%", "0 to 1"]),
         (&["devinfo", "--bind", "198.51.100.1"], &["198.51.100.1", "no address of this host"]),
         (&["devinfo", "--dev", "nosuchif0"], &["nosuchif0", "there are:"]),

@@ -122,12 +122,21 @@ impl DeviceArgs {
 
     /// Opens the two devices of a command that needs no other end, on loopback.
     pub(crate) fn open_two(&self) -> Result<[Device; 2], Failure> {
-        if self.dev.is_some() || !self.ip.is_empty() || self.backend() == BackendKind::Packet {
+        let own_host = !self.ip.is_empty() || self.mac.is_some();
+        if self.dev.is_some() || own_host || self.backend() == BackendKind::Packet {
             return Err(Failure::Usage(
                 "this command makes both ends on the loopback interface: choose the back end udp, loopback or raw, \
-                 without --dev and --ip"
+                 without --dev, --ip and --mac"
                     .into(),
             ));
+        }
+        if let Some(IpAddr::V6(first)) = self.bind
+            && self.backend() != BackendKind::Loopback
+        {
+            return Err(Failure::Usage(format!(
+                "the loopback interface has one IPv6 address only, and this command needs {first} and the one after \
+                 it: bind an IPv4 address such as 127.0.0.2, or choose --backend loopback"
+            )));
         }
         let hub = Hub::default();
         let open = |which: u8| -> Result<Device, Failure> {

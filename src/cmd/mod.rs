@@ -19,7 +19,7 @@ use std::fmt;
 use std::io::{self, Write};
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// Exit code of what succeeded.
 const DONE: u8 = 0;
@@ -97,7 +97,8 @@ pub fn run<I>(args: I, out: &mut dyn Write, err: &mut dyn Write) -> u8
 where
     I: IntoIterator<Item: Into<OsString> + Clone>,
 {
-    let result = match Cli::try_parse_from(args) {
+    let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
+    let result = match Cli::try_parse_from(&args) {
         Ok(cli) => match &cli.command {
             Command::Demo(args) => demo::run(args, out, err),
             Command::Devinfo(args) => devinfo::run(args, out),
@@ -108,7 +109,7 @@ where
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
                 write!(out, "{error}").map_err(Failure::output)
             }
-            _ => Err(Failure::Usage(one_line(&error))),
+            _ => Err(Failure::Usage(one_line(&error, args.get(1)))),
         },
     };
     let result = result.and_then(|()| out.flush().map_err(Failure::output));
@@ -130,7 +131,7 @@ pub(crate) fn report(err: &mut dyn Write, what: &dyn fmt::Display) {
 }
 
 /// What clap says about a wrong command line, on one line: the fault, its hints and the usage.
-fn one_line(error: &clap::Error) -> String {
+fn one_line(error: &clap::Error, first: Option<&OsString>) -> String {
     let text = error.to_string();
     let mut fault = String::new();
     for line in text.lines().map(str::trim) {
@@ -150,6 +151,11 @@ fn one_line(error: &clap::Error) -> String {
         _ => String::new(),
     };
     let usage = usage.trim().trim_start_matches("Usage:").trim();
-    let usage = if usage.is_empty() { "ferroce --help" } else { usage };
-    format!("{fault}; usage: {usage}")
+    if !usage.is_empty() {
+        return format!("{fault}; usage: {usage}");
+    }
+    // A wrong value of an option: only the subcommand's own help lists it.
+    let named = first.and_then(|first| first.to_str());
+    let subcommand = named.filter(|name| Cli::command().find_subcommand(name).is_some());
+    format!("{fault}; see: ferroce {}--help", subcommand.map_or_else(String::new, |name| format!("{name} ")))
 }

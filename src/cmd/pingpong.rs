@@ -266,10 +266,11 @@ impl<'a> Game<'a> {
     fn on_completion(&mut self, wc: &Completion, awaited: &mut [bool; 2]) -> Result<(), Failure> {
         if wc.status != WcStatus::Success {
             return Err(Failure::Failed(format!(
-                "failed with status {} for wr_id {}{}",
+                "failed with status {} for wr_id {}{}{}",
                 wc.status,
                 wc.wr_id,
-                advice(wc.status)
+                advice(wc.status),
+                self.dropped()
             )));
         }
         if wc.wr_id.value() == SEND_WRID {
@@ -290,6 +291,14 @@ impl<'a> Game<'a> {
             }
         }
         Ok(())
+    }
+
+    /// What this end has dropped, for whoever wonders why it failed.
+    fn dropped(&self) -> String {
+        let drops = self.qp.device().drops();
+        let counts: Vec<String> =
+            drops.iter().filter(|(_, n)| *n > 0).map(|(reason, n)| format!("{reason} {n}")).collect();
+        if counts.is_empty() { String::new() } else { format!("; dropped here: {}", counts.join(", ")) }
     }
 
     fn send(&self) -> Result<(), Failure> {
@@ -335,6 +344,7 @@ impl<'a> Game<'a> {
 fn advice(status: WcStatus) -> &'static str {
     match status {
         WcStatus::RetryExcErr => "; the other end does not answer: address, GID index, path MTU or firewall?",
+        WcStatus::LocLenErr => "; the other end sent more than -s says here",
         WcStatus::RemInvReqErr => "; do both ends have the same path MTU (-m) and size (-s)?",
         _ => "",
     }

@@ -285,6 +285,6 @@ fn a_peer_that_reads_on_and_on_leaves_room_for_ones_own_requests() {
     a.send(SendWr::write(9, &[a.sge(0, 8)], b.va(0), b.mr.rkey));
     let sent = a.transmit();
     let own = sent.iter().position(|packet| packet.bth.opcode() == Opcode::rc(Op::WriteOnly)).unwrap();
-    assert!(own <= 2 * crate::kit::CAPS.max_segments, "only after {own} answers");
+    assert!(own <= 2 * CAPS.max_segments, "only after {own} answers");
     assert!(own < sent.len() - 1, "there were not enough answers to tell");
 }
