@@ -49,14 +49,18 @@ impl CompletionQueue {
     #[must_use]
     pub fn wait(&self, max: usize, timeout: Duration) -> Vec<Completion> {
         let engine = self.inner.device.engine();
-        let seen = engine.ready_count(self.inner.id);
-        engine.nic().req_notify_cq(self.inner.id, false);
-        let ready = self.poll(max);
-        if !ready.is_empty() {
-            return ready;
+        let start = engine.now();
+        loop {
+            let seen = engine.ready_count(self.inner.id);
+            engine.nic().req_notify_cq(self.inner.id, false);
+            let ready = self.poll(max);
+            let left = timeout.saturating_sub((engine.now() - start).into());
+            if !ready.is_empty() || left.is_zero() {
+                return ready;
+            }
+            // A notification may be an old one, or another thread may have what it was about.
+            engine.wait_ready(self.inner.id, seen, left);
         }
-        engine.wait_ready(self.inner.id, seen, timeout);
-        self.poll(max)
     }
 
     /// Asks for one notification: at the next completion, or only at the next solicited one or error.

@@ -144,6 +144,11 @@ impl Device {
         self.engine().flush()
     }
 
+    /// Whether `other` is a handle to the same device.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
     pub(crate) fn engine(&self) -> &Engine {
         &self.inner.engine
     }
@@ -205,7 +210,8 @@ impl Drop for Inner {
             tracing::error!("the device's thread panicked");
         }
         if let Err(error) = self.engine.flush() {
-            tracing::warn!(%error, "the capture could not be written to its end");
+            // A capture has warned of it.
+            tracing::debug!(%error, "what was left could not be written");
         }
     }
 }

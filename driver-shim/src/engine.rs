@@ -14,9 +14,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration as StdDuration;
 
 use mio::{Events, Poll, Token, Waker};
-use qp::{AsyncEvent, CqId, Event, Nic};
+use qp::{AsyncEvent, CqId, Event, Nic, PostError, RecvWr};
 use wire::batch::{RxBurst, TxBatch};
-use wire::{Duration, Instant};
+use wire::{Duration, Instant, Qpn};
 
 use crate::backend::{Backend, IoCounters, Reachability};
 use crate::clock::Clock;
@@ -217,6 +217,14 @@ impl Engine {
         lock(&self.notes.0).ready.get(&cq).copied().unwrap_or(0)
     }
 
+    /// Posts a receive. That makes no packet, but on a queue pair in ERR it makes a completion.
+    pub(crate) fn post_recv(&self, qpn: Qpn, wr: RecvWr) -> Result<(), PostError> {
+        let mut nic = self.nic();
+        let posted = nic.post_recv(self.now(), qpn, wr);
+        self.pass_on_events(&mut nic);
+        posted
+    }
+
     pub(crate) fn next_async_event(&self) -> Option<AsyncEvent> {
         lock(&self.notes.0).asynchronous.pop_front()
     }
@@ -271,6 +279,9 @@ impl Engine {
 
     fn next_deadline(&self) -> Option<Instant> {
         let of_path = self.with_io(|io| {
+            if io.broken.is_some() {
+                return None;
+            }
             let retry = (io.sent < io.tx.len()).then(|| self.now() + RETRY_SEND);
             io.backend.poll_timeout().into_iter().chain(retry).min()
         });
@@ -293,19 +304,9 @@ impl Engine {
     }
 
     fn receive(&self, io: &mut Io) -> bool {
-        if io.broken.is_some() {
-            return false;
-        }
         let now = self.now();
-        io.backend.poll(now);
         io.rx.clear();
-        let datagrams = match io.backend.recv_burst(&mut io.rx) {
-            Ok(n) => n,
-            Err(error) => {
-                io.fail(&error);
-                0
-            }
-        };
+        let datagrams = io.receive(now);
         let mut nic = self.nic();
         if datagrams > 0 {
             nic.handle_burst(now, &io.rx);
@@ -319,7 +320,7 @@ impl Engine {
 
     fn transmit(&self, io: &mut Io) -> bool {
         let mut any = false;
-        while io.broken.is_none() {
+        loop {
             if io.sent >= io.tx.len() {
                 let now = self.now();
                 let mut nic = self.nic();
@@ -330,11 +331,10 @@ impl Engine {
                     break;
                 }
             }
-            match io.backend.send_batch(&io.tx, io.sent) {
+            match io.send() {
                 // Rule F18: what found no room is sent a moment later, unchanged.
-                Ok(0) => break,
-                Ok(n) => io.sent += n,
-                Err(error) => io.fail(&error),
+                0 => break,
+                n => io.sent += n,
             }
             any = true;
         }
@@ -358,8 +358,32 @@ impl Engine {
 }
 
 impl Io {
+    /// Lets packets in; returns how many datagrams came.
+    fn receive(&mut self, now: Instant) -> usize {
+        if self.broken.is_some() {
+            return 0;
+        }
+        self.backend.poll(now);
+        self.backend.recv_burst(&mut self.rx).unwrap_or_else(|error| {
+            self.fail(&error);
+            0
+        })
+    }
+
+    /// Sends of what is left; returns how many packets are gone. Where there is no path any more all are, so that
+    /// the NIC repeats them until it gives up: its program learns from completions that nothing goes.
+    fn send(&mut self) -> usize {
+        if self.broken.is_none() {
+            match self.backend.send_batch(&self.tx, self.sent) {
+                Ok(n) => return n,
+                Err(error) => self.fail(&error),
+            }
+        }
+        self.tx.len() - self.sent
+    }
+
     fn fail(&mut self, error: &io::Error) {
-        tracing::error!(%error, backend = self.backend.name(), "the packet path is gone");
+        tracing::warn!(%error, backend = self.backend.name(), "the packet path is gone");
         self.broken = Some(error.to_string());
     }
 }

@@ -74,8 +74,12 @@ impl QpBuilder {
     /// Makes the queue pair, in RESET.
     ///
     /// # Errors
-    /// What is not possible.
+    /// What is not possible. A completion queue of another device is none of this one.
     pub fn build(self) -> Result<PreparedQp, CreateError> {
+        let device = self.pd.device();
+        if [&self.send_cq, &self.recv_cq].into_iter().any(|cq| !cq.device().is(device)) {
+            return Err(CreateError::NoCq);
+        }
         let init = QpInit {
             qp_type: self.qp_type,
             pd: self.pd.id(),
@@ -84,7 +88,6 @@ impl QpBuilder {
             cap: self.cap,
             sq_sig_all: self.sq_sig_all,
         };
-        let device = self.pd.device();
         let qpn = device.engine().nic().create_qp(init)?;
         let psn = device.random_psn();
         Ok(PreparedQp {
@@ -327,8 +330,7 @@ impl QueuePair {
     /// # Errors
     /// Why it was not taken.
     pub fn post_recv(&self, wr: RecvWr) -> Result<(), PostError> {
-        let engine = self.device().engine();
-        engine.nic().post_recv(engine.now(), self.qpn, wr)
+        self.device().engine().post_recv(self.qpn, wr)
     }
 
     /// Changes attributes, and the state where the mask says so.

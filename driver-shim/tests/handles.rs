@@ -7,14 +7,14 @@
 use std::any::Any;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fabric::{FaultKind, FaultSpec};
 use ferroce_driver_shim::backend::{Backend, Faulty, Hub, Loopback};
 use ferroce_driver_shim::interfaces::GidTable;
 use ferroce_driver_shim::{CompletionQueue, ConnectOptions, Device, MemoryRegion, QueuePair};
 use mio::{Registry, Token, Waker};
-use qp::{Access, AsyncEvent, QpState, QpType, RecvWr, SendWr, WcStatus};
+use qp::{Access, AsyncEvent, AttrMask, CreateError, QpAttr, QpState, QpType, RecvWr, SendWr, WcStatus};
 use wire::batch::{Caps, RxBurst, TxBatch};
 use wire::{NetHeader, RKey};
 
@@ -114,6 +114,83 @@ fn a_lost_packet_is_sent_again_while_the_program_is_away() {
     // From here on nobody but its own thread looks after the near device.
     assert_eq!(far.cq.wait(1, LIMIT).len(), 1);
     assert!(near.device.counters().local_ack_timeout_err > 0);
+}
+
+/// Takes `end`'s queue pair to ERR.
+fn fail(end: &End) {
+    let failed = QpAttr { state: QpState::Err, ..QpAttr::default() };
+    end.qp.modify(&failed, AttrMask::STATE).unwrap();
+}
+
+#[test]
+fn a_receive_that_is_flushed_at_once_is_notified_at_once() {
+    let [near, _far] = connected(plain);
+    fail(&near);
+    near.cq.req_notify(false);
+    near.qp.post_recv(RecvWr::new(1, &[near.mr.slice(0..16).unwrap()])).unwrap();
+    assert_eq!(near.cq.notifications(), 1);
+    assert_eq!(near.cq.poll(2).iter().map(|wc| wc.status).collect::<Vec<_>>(), [WcStatus::WrFlushErr]);
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "the wait is in real time")]
+fn a_wait_goes_on_where_another_has_what_it_was_notified_of() {
+    let [near, _far] = connected(plain);
+    fail(&near);
+    near.cq.req_notify(false);
+    near.qp.post_send_later(SendWr::send(1, &[near.mr.slice(0..16).unwrap()])).unwrap();
+    assert_eq!(near.cq.poll(1).len(), 1);
+    let (start, timeout) = (Instant::now(), Duration::from_millis(20));
+    assert_eq!(near.cq.wait(1, timeout), []);
+    assert!(start.elapsed() >= timeout, "{:?}", start.elapsed());
+}
+
+#[test]
+fn a_completion_queue_of_another_device_is_refused() {
+    let [near, far] = connected(plain);
+    let pd = near.device.alloc_pd();
+    for (send, recv) in [(&near.cq, &far.cq), (&far.cq, &near.cq)] {
+        assert_eq!(pd.create_qp(QpType::Rc, send, recv).build().unwrap_err(), CreateError::NoCq);
+    }
+}
+
+/// A back end whose interface has gone away.
+#[derive(Debug)]
+struct Gone(Loopback);
+
+impl Backend for Gone {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn caps(&self) -> Caps {
+        self.0.caps()
+    }
+
+    fn addresses(&self) -> &GidTable {
+        self.0.addresses()
+    }
+
+    fn recv_burst(&mut self, _: &mut RxBurst) -> io::Result<usize> {
+        Ok(0)
+    }
+
+    fn send_batch(&mut self, _: &TxBatch, _: usize) -> io::Result<usize> {
+        Err(io::ErrorKind::NetworkDown.into())
+    }
+
+    fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        self.0.register(registry, token)
+    }
+}
+
+#[test]
+fn where_the_path_is_gone_sends_complete_with_an_error() {
+    let [near, _far] = connected(|backend| Box::new(Gone(backend)));
+    near.qp.post_send(SendWr::send(1, &[near.mr.slice(0..16).unwrap()])).unwrap();
+    let done = near.cq.wait(1, LIMIT);
+    assert_eq!(done.iter().map(|wc| wc.status).collect::<Vec<_>>(), [WcStatus::RetryExcErr]);
+    assert!(near.device.path_error().is_some());
 }
 
 /// A back end that has room for one packet at every second call.
