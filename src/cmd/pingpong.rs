@@ -22,7 +22,7 @@ pub(super) struct Args {
     #[arg(value_name = "HOST")]
     host: Option<String>,
     /// TCP port of the exchange
-    #[arg(short, long, default_value_t = DEFAULT_PORT)]
+    #[arg(short, long, default_value_t = DEFAULT_PORT, value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
     /// Path MTU: 256, 512, 1024, 2048 or 4096; the same at both ends
     #[arg(short, long, default_value = "1024", value_parser = parse_mtu)]
@@ -100,6 +100,8 @@ const PAGE: usize = 4096;
 const FILL: u8 = 0x7B;
 /// How long the device stays after the last message, so that a lost last ACK can be asked for again.
 const LINGER: Duration = Duration::from_millis(200);
+/// How long the other end may be silent: it repeats what gets no answer many times sooner.
+const SILENCE: Duration = Duration::from_secs(20);
 const EVENT_WAIT: Duration = Duration::from_millis(100);
 
 fn parse_mtu(text: &str) -> Result<Mtu, String> {
@@ -172,6 +174,7 @@ struct Game<'a> {
     sent: u32,
     received: u32,
     interrupt: Interrupt,
+    silence: Silence,
 }
 
 impl<'a> Game<'a> {
@@ -230,7 +233,18 @@ impl<'a> Game<'a> {
         // Not before: until now there is nothing to tell, and a signal ends the wait for the other end at once.
         let interrupt = Interrupt::watch()?;
         print_end(out, "remote address:", &theirs, ',')?;
-        Ok(Self { args, cq, mr, qp, to, posted: args.rx_depth, sent: 0, received: 0, interrupt })
+        Ok(Self {
+            args,
+            cq,
+            mr,
+            qp,
+            to,
+            posted: args.rx_depth,
+            sent: 0,
+            received: 0,
+            interrupt,
+            silence: Silence::begin(now()),
+        })
     }
 
     /// Sends and receives in turns until both are done.
@@ -252,6 +266,16 @@ impl<'a> Game<'a> {
             } else {
                 self.cq.poll_into(16, &mut completions);
             }
+            if completions.is_empty()
+                && self.silence.is_too_long(now(), || self.qp.device().counters().rcvd_pkts)
+            {
+                return Err(Failure::Failed(format!(
+                    "nothing has come for {SILENCE:?} after {} messages; has the other end ended, was it given \
+                     another -n, or is a message lost (-t uc and ud repeat none)?{}",
+                    self.received,
+                    self.dropped()
+                )));
+            }
             for wc in &completions {
                 self.on_completion(wc, &mut awaited)?;
                 if self.sent < iters && awaited == [false, false] {
@@ -265,11 +289,15 @@ impl<'a> Game<'a> {
 
     fn on_completion(&mut self, wc: &Completion, awaited: &mut [bool; 2]) -> Result<(), Failure> {
         if wc.status != WcStatus::Success {
+            let path = self.qp.device().path_error();
+            let advice = path.map_or_else(
+                || advice(wc.status).to_owned(),
+                |error| format!("; the network device is gone: {error}"),
+            );
             return Err(Failure::Failed(format!(
-                "failed with status {} for wr_id {}{}{}",
+                "failed with status {} for wr_id {}{advice}{}",
                 wc.status,
                 wc.wr_id,
-                advice(wc.status),
                 self.dropped()
             )));
         }
@@ -340,6 +368,30 @@ impl<'a> Game<'a> {
     }
 }
 
+/// How long nothing has come. A peer that was ended leaves no send open here that would fail, where its turn was
+/// next.
+struct Silence {
+    since: Instant,
+    packets: u64,
+}
+
+impl Silence {
+    const fn begin(now: Instant) -> Self {
+        Self { since: now, packets: 0 }
+    }
+
+    /// Whether [`SILENCE`] has passed without a packet; `packets` tells how many came so far.
+    fn is_too_long(&mut self, now: Instant, packets: impl FnOnce() -> u64) -> bool {
+        if now.duration_since(self.since) < SILENCE {
+            return false;
+        }
+        let packets = packets();
+        let silent = packets == self.packets;
+        *self = Self { since: now, packets };
+        silent
+    }
+}
+
 /// What to look at first when this happens.
 fn advice(status: WcStatus) -> &'static str {
     match status {
@@ -374,4 +426,20 @@ fn print_result(out: &mut dyn Write, size: u32, rounds: u32, elapsed: Duration) 
     writeln!(out, "{bytes} bytes in {seconds:.2} seconds = {:.2} Mbit/sec", bytes as f64 * 8.0 / micros)?;
     writeln!(out, "{rounds} iters in {seconds:.2} seconds = {per_round:.2} usec/iter")?;
     out.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_whole_span_without_a_packet_is_silence() {
+        let start = now();
+        let mut silence = Silence::begin(start);
+        assert!(!silence.is_too_long(start + SILENCE / 2, || panic!("too early to ask")));
+        assert!(!silence.is_too_long(start + SILENCE, || 3));
+        assert!(!silence.is_too_long(start + SILENCE + SILENCE / 2, || 3));
+        assert!(silence.is_too_long(start + 2 * SILENCE, || 3));
+        assert!(Silence::begin(start).is_too_long(start + SILENCE, || 0));
+    }
 }
