@@ -101,6 +101,29 @@ fn the_demo_survives_faults_and_shows_them_in_its_counters() {
 }
 
 #[test]
+fn a_row_that_fails_does_not_spoil_the_next() {
+    let folder = TempDir::new().unwrap();
+    // The first packet to the first queue pair of the far end never comes through, however often it is repeated.
+    let lost: Vec<String> = (1..=10).map(|pass| format!("--drop=qp=17,psn=+0,pass={pass}")).collect();
+    let mut args = vec!["demo", "--json", "--backend", "loopback"];
+    args.extend(lost.iter().map(String::as_str));
+    let output = run(folder.path(), &args);
+    says(&output, 1, &["1 of 49 rows did not verify"]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = report["results"].as_array().unwrap();
+    assert_eq!(rows[0]["fault"], "completed with RETRY_EXC_ERR");
+    assert_eq!(rows.iter().filter(|row| row["verified"] == true).count(), 48, "{report}");
+}
+
+#[test]
+fn a_capture_that_cannot_be_written_is_a_failure_but_does_not_stop_the_demo() {
+    let folder = TempDir::new().unwrap();
+    let output = run(folder.path(), &["demo", "--backend", "loopback", "--pcap", "/dev/full"]);
+    says(&output, 1, &["the capture could not be written", "no storage space"]);
+    assert!(text(&output.stdout).contains("49 of 49 rows verified"));
+}
+
+#[test]
 fn devinfo_shows_the_gids_of_loopback_twice() {
     let folder = TempDir::new().unwrap();
     let output = run(folder.path(), &["devinfo", "--json", "--bind", "127.81.0.1"]);
@@ -131,6 +154,7 @@ fn wrong_command_lines_get_one_line_and_exit_code_2() {
         (&["pingpong", "-n", "0"], &["'0'"]),
         (&["pingpong", "-t", "dc"], &["'dc'", "rc, uc, ud"]),
         (&["pingpong", "--bind", "127.81.0.2", "-t", "ud", "-s", "4097"], &["4097 bytes", "4096"]),
+        (&["pingpong", "-p", "0"], &["'0'"]),
         (&["pingpong", "--bind", "127.81.0.2", "-g", "9"], &["GID index 9", "0 to 1"]),
     ] {
         let output = run(folder.path(), args);

@@ -44,7 +44,8 @@ struct Writer {
     interfaces: u32,
     /// One whole packet, for a format that wants it in one piece.
     packet: Vec<u8>,
-    failed: bool,
+    /// What ended the writing.
+    failed: Option<io::ErrorKind>,
 }
 
 impl fmt::Debug for Writer {
@@ -68,16 +69,21 @@ impl CaptureFile {
     /// When the file's header cannot be written.
     pub fn new(out: Box<dyn Write + Send>) -> io::Result<Self> {
         let pcapng = PcapNgWriter::new(out).map_err(io_error)?;
-        let writer = Writer { pcapng, interfaces: 0, packet: Vec::new(), failed: false };
+        let writer = Writer { pcapng, interfaces: 0, packet: Vec::new(), failed: None };
         Ok(Self { writer: Arc::new(Mutex::new(writer)) })
     }
 
     /// Writes out what is buffered.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// When it cannot be written, or a packet before could not.
     pub fn flush(&self) -> io::Result<()> {
-        self.lock().pcapng.get_mut().flush()
+        let mut writer = self.lock();
+        if writer.failed.is_none() {
+            let result = writer.pcapng.get_mut().flush();
+            writer.note(result.map(|()| 0).map_err(PcapError::IoError));
+        }
+        writer.failed.map_or(Ok(()), |kind| Err(kind.into()))
     }
 
     /// Adds an interface and returns its number.
@@ -106,7 +112,7 @@ impl CaptureFile {
 
 impl Writer {
     fn write(&mut self, interface: u32, direction: u32, time: StdDuration, net: &NetHeader, body: &[u8]) {
-        if self.failed {
+        if self.failed.is_some() {
             return;
         }
         self.packet.clear();
@@ -127,9 +133,9 @@ impl Writer {
     /// Reports the first failure, and ends the writing with it.
     fn note(&mut self, result: Result<usize, PcapError>) {
         if let Err(error) = result.map_err(io_error)
-            && !self.failed
+            && self.failed.is_none()
         {
-            self.failed = true;
+            self.failed = Some(error.kind());
             tracing::warn!(%error, "the capture ends here: its file cannot be written");
         }
     }
@@ -339,7 +345,7 @@ mod tests {
             assert_eq!(a.send_batch(&tx, 0).expect("sends"), 2);
         }
         assert_eq!(b.recv_burst(&mut RxBurst::new()).expect("receives"), 20);
-        assert!(file.lock().failed);
+        assert_eq!(file.flush().unwrap_err().kind(), io::ErrorKind::StorageFull);
         assert!(shared.bytes.lock().expect("not poisoned").len() <= 300);
     }
 }

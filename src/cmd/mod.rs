@@ -100,7 +100,7 @@ where
     let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
     let result = match Cli::try_parse_from(&args) {
         Ok(cli) => match &cli.command {
-            Command::Demo(args) => demo::run(args, out, err),
+            Command::Demo(args) => demo::run(args, out),
             Command::Devinfo(args) => devinfo::run(args, out),
             Command::Pingpong(args) => pingpong::run(args, out),
             Command::Trace(args) => trace::run(args, out, err),

@@ -14,7 +14,7 @@ const GUARD: usize = 64;
 const ROOM: usize = (1 << 20) + 2 * GUARD;
 const DEPTH: u32 = 64;
 const READS: u8 = 16;
-/// No row takes this long, unless faults are injected and retries run out.
+/// A row does not go on for so long without a completion, unless faults are injected and retries run out.
 const PATIENCE: Duration = Duration::from_secs(20);
 const IMM: [u8; 4] = [0xFE, 0x44, 0x0C, 0xE2];
 
@@ -49,13 +49,15 @@ struct End {
 
 /// Both ends, connected.
 pub(super) struct Bench {
+    devices: [Device; 2],
     near: End,
     far: End,
     round: u8,
 }
 
 impl Bench {
-    pub(super) fn new([a, b]: &[Device; 2]) -> Result<Self, Failure> {
+    pub(super) fn new(devices: &[Device; 2]) -> Result<Self, Failure> {
+        let [a, b] = devices;
         let options = ConnectOptions {
             path_mtu: a.active_mtu().min(b.active_mtu()),
             max_rd_atomic: READS,
@@ -80,6 +82,7 @@ impl Bench {
             let (near, far) = (make(a)?, make(b)?);
             let (near_end, far_end) = (near.2.endpoint(1), far.2.endpoint(1));
             Ok(Self {
+                devices: devices.clone(),
                 near: End { cq: near.0, mr: near.1, qp: near.2.connect(far_end, &options)? },
                 far: End { cq: far.0, mr: far.1, qp: far.2.connect(near_end, &options)? },
                 round: 0,
@@ -88,20 +91,28 @@ impl Bench {
         connect().map_err(|error| Failure::Failed(error.to_string()))
     }
 
-    /// Runs `amount` bytes, or atomics, of `op`, and checks them.
-    pub(super) fn measure(&mut self, op: Op, amount: usize, interrupt: &Interrupt) -> Row {
+    /// Runs `amount` bytes, or atomics, of `op`, and checks them. A row that fails takes its connection with it, so
+    /// that none of its operations is left to the next.
+    ///
+    /// # Errors
+    /// When there is no other connection.
+    pub(super) fn measure(&mut self, op: Op, amount: usize, interrupt: &Interrupt) -> Result<Row, Failure> {
         self.round = self.round.wrapping_add(1);
         let atomic = matches!(op, Op::CmpSwap | Op::FetchAdd);
-        let mut run = Run { bench: self, interrupt, start: now(), seconds: 0.0 };
+        let start = now();
+        let mut run = Run { bench: self, interrupt, start, progress: start, seconds: 0.0 };
         let result = if atomic { run.atomics(op, amount) } else { run.message(op, amount) };
         let seconds = run.seconds;
-        Row {
+        if result.is_err() {
+            *self = Self { round: self.round, ..Self::new(&self.devices)? };
+        }
+        Ok(Row {
             op,
             bytes: if atomic { amount * 8 } else { amount },
             operations: if atomic { amount } else { 1 },
             seconds,
             fault: result.err(),
-        }
+        })
     }
 }
 
@@ -115,6 +126,8 @@ struct Run<'a> {
     bench: &'a Bench,
     interrupt: &'a Interrupt,
     start: Instant,
+    /// When something completed last.
+    progress: Instant,
     seconds: f64,
 }
 
@@ -125,9 +138,14 @@ fn text(error: impl std::fmt::Display) -> String {
 }
 
 impl Run<'_> {
+    fn begin(&mut self) {
+        self.start = now();
+        self.progress = self.start;
+    }
+
     /// A message of `size` bytes; for READ it comes from the far end, else it goes there.
     fn message(&mut self, op: Op, size: usize) -> Outcome {
-        let Bench { near, far, round } = self.bench;
+        let Bench { near, far, round, .. } = self.bench;
         let (source, target) = if op == Op::Read { (far, near) } else { (near, far) };
         let data = pattern(*round, size);
         let blank = vec![!*round; size + 2 * GUARD];
@@ -149,7 +167,7 @@ impl Run<'_> {
             Op::WriteImm => SendWr::write_imm(2, &[local], va, rkey, IMM),
             _ => SendWr::read(2, &[local], va, rkey),
         };
-        self.start = now();
+        self.begin();
         near.qp.post_send(wr).map_err(text)?;
         let received = self.wait(near, 1, receives.then_some(far))?;
         self.seconds = self.start.elapsed().as_secs_f64();
@@ -169,14 +187,14 @@ impl Run<'_> {
 
     /// `count` atomics on words of their own. Every word and every value returned is checked.
     fn atomics(&mut self, op: Op, count: usize) -> Outcome {
-        let Bench { near, far, round } = self.bench;
+        let Bench { near, far, round, .. } = self.bench;
         let word = |i: usize| (u64::from(*round) << 56) | (i as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 8;
         // Every second comparison fails, and then nothing may be stored.
         let compare = |i: usize| word(i) ^ (i as u64 & 1);
         let before: Vec<u8> = (0..count).flat_map(|i| word(i).to_ne_bytes()).collect();
         far.mr.write_at(0, &before).map_err(text)?;
         near.mr.write_at(0, &vec![0; before.len()]).map_err(text)?;
-        self.start = now();
+        self.begin();
         let (mut posted, mut done) = (0, 0);
         while done < count {
             while posted < count && posted - done < DEPTH as usize {
@@ -216,7 +234,7 @@ impl Run<'_> {
     }
 
     /// Waits for `sends` completions at `near`, and for one receive at `far` where there is to be one.
-    fn wait(&self, near: &End, sends: usize, far: Option<&End>) -> Result<Option<Completion>, String> {
+    fn wait(&mut self, near: &End, sends: usize, far: Option<&End>) -> Result<Option<Completion>, String> {
         let (mut sent, mut received) = (0, None);
         while sent < sends || far.is_some() && received.is_none() {
             sent += self.completions(near)?.len();
@@ -230,8 +248,11 @@ impl Run<'_> {
         Ok(received)
     }
 
-    fn completions(&self, end: &End) -> Result<Vec<Completion>, String> {
+    fn completions(&mut self, end: &End) -> Result<Vec<Completion>, String> {
         let found = end.cq.poll(DEPTH as usize);
+        if !found.is_empty() {
+            self.progress = now();
+        }
         match found.iter().find(|wc| wc.status != WcStatus::Success) {
             Some(failed) => Err(format!("completed with {}", failed.status)),
             None => Ok(found),
@@ -242,8 +263,8 @@ impl Run<'_> {
         if self.interrupt.is_set() {
             return Err("interrupted".into());
         }
-        if self.start.elapsed() > PATIENCE {
-            return Err(format!("not done after {PATIENCE:?}"));
+        if self.progress.elapsed() > PATIENCE {
+            return Err(format!("nothing completed for {PATIENCE:?}"));
         }
         Ok(())
     }

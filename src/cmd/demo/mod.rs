@@ -8,9 +8,9 @@ use std::path::PathBuf;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use crate::cmd::Failure;
 use crate::cmd::device::DeviceArgs;
 use crate::cmd::interrupt::Interrupt;
-use crate::cmd::{Failure, report as say};
 use bench::{Bench, Row};
 
 /// Command line of `ferroce demo`.
@@ -66,7 +66,7 @@ impl Op {
     }
 }
 
-pub(super) fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), Failure> {
+pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<(), Failure> {
     let mut device = args.device.clone();
     let pcap = device.pcap.get_or_insert_with(|| PathBuf::from(CAPTURE)).clone();
     let interrupt = Interrupt::watch()?;
@@ -80,22 +80,24 @@ pub(super) fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Resu
                 break 'all;
             }
             progress.set_message(op.name());
-            rows.push(bench.measure(op, amount, &interrupt));
+            rows.push(bench.measure(op, amount, &interrupt)?);
             progress.inc(1);
         }
     }
     progress.finish_and_clear();
-    for device in &devices {
-        if let Err(error) = device.flush() {
-            say(err, &format!("the capture could not be written: {error}"));
-        }
-    }
+    let captured = devices.iter().try_for_each(|device| {
+        let lost = |error| Failure::Failed(format!("the capture could not be written: {error}"));
+        device.flush().map_err(lost)
+    });
     if args.json {
         report::json(out, &rows, &devices, &pcap)?;
     } else {
         report::table(out, &rows, &devices, &pcap)?;
     }
-    verdict(&rows, &interrupt)
+    match (verdict(&rows, &interrupt), captured) {
+        (Err(verdict), Err(lost)) => Err(Failure::Failed(format!("{verdict}; {lost}"))),
+        (verdict, captured) => verdict.and(captured),
+    }
 }
 
 fn verdict(rows: &[Row], interrupt: &Interrupt) -> Result<(), Failure> {
