@@ -291,6 +291,8 @@ fn a_signal_ends_it_with_what_was_measured_and_a_whole_capture() {
         .unwrap();
     // From this line on the game is being played.
     assert!(line(&mut server.out).starts_with("  remote address:"));
+    // As `timeout` does it: the process, then its whole group.
+    interrupt(&server.child);
     interrupt(&server.child);
     let (code, out, err) = server.finish();
     client.kill().unwrap();

@@ -38,9 +38,13 @@ impl Interface {
     /// When the kernel gives no socket to ask through.
     pub fn all() -> io::Result<Vec<Self>> {
         let socket = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
-        let found = pnet::datalink::interfaces().into_iter();
+        let found = pnet::datalink::interfaces();
+        // There is always one, loopback at least: the list is empty where it could not be asked for.
+        if found.is_empty() {
+            return Err(io::Error::other("the kernel lists none; is a file descriptor left?"));
+        }
         // An interface that vanishes between the two questions is left out.
-        Ok(found.filter_map(|found| Self::from_pnet(&socket, found).ok()).collect())
+        Ok(found.into_iter().filter_map(|found| Self::from_pnet(&socket, found).ok()).collect())
     }
 
     /// The interface of this name.

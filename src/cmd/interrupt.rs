@@ -3,26 +3,30 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 use crate::cmd::Failure;
 
-/// Whether one of the signals has come. The second one ends the process at once.
+/// Whoever ends a command may signal it twice at once: itself, and with its whole process group. Only a signal that
+/// comes later than this after the first is one more person who has lost patience.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// Whether one of the signals has come. One more, a while later, ends the process at once.
 #[derive(Clone, Debug)]
 pub(crate) struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
     /// Starts to listen.
     pub(crate) fn watch() -> Result<Self, Failure> {
+        let failed = |error: io::Error| Failure::Failed(format!("cannot watch for signals: {error}"));
+        let signals = Signals::new([SIGINT, SIGTERM]).map_err(failed)?;
         let flag = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM] {
-            // In this order: the first signal finds the flag down and only raises it.
-            let armed = signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&flag))
-                .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&flag)));
-            armed
-                .map_err(|error: io::Error| Failure::Failed(format!("cannot watch for signals: {error}")))?;
-        }
+        let watcher = Arc::clone(&flag);
+        let thread = std::thread::Builder::new().name("signals".into());
+        thread.spawn(move || listen(signals, &watcher)).map_err(failed)?;
         Ok(Self(flag))
     }
 
@@ -30,4 +34,20 @@ impl Interrupt {
     pub(crate) fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
+}
+
+fn listen(mut signals: Signals, flag: &AtomicBool) {
+    let mut first = None;
+    for _ in signals.forever() {
+        let now = now();
+        if now.duration_since(*first.get_or_insert(now)) > GRACE {
+            std::process::exit(1);
+        }
+        flag.store(true, Ordering::Relaxed);
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a person's patience is of real time")]
+fn now() -> Instant {
+    Instant::now()
 }
