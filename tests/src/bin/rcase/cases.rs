@@ -92,12 +92,14 @@ pub(crate) struct Case {
     /// Whether it also passes on a wire that loses packets: a lost NAK is not sent again, so what ends with one
     /// does not.
     pub(crate) lossy: bool,
+    /// Whether it has a fenced request.
+    pub(crate) fenced: bool,
     /// The exchange.
     pub(crate) run: fn(&mut Pair<'_>) -> Outcome,
 }
 
 const fn case(name: &'static str, run: fn(&mut Pair<'_>) -> Outcome) -> Case {
-    Case { name, setup: Setup::new, lossy: true, run }
+    Case { name, setup: Setup::new, lossy: true, fenced: false, run }
 }
 
 const fn ends_in_error(
@@ -105,7 +107,7 @@ const fn ends_in_error(
     setup: fn(u32) -> Setup,
     run: fn(&mut Pair<'_>) -> Outcome,
 ) -> Case {
-    Case { name, setup, lossy: false, run }
+    Case { name, setup, lossy: false, fenced: false, run }
 }
 
 /// Every case that is not a single message.
@@ -114,8 +116,8 @@ pub(crate) const CASES: [Case; 24] = [
     case("inline", inline),
     case("unsignaled", unsignaled),
     case("reads_beyond_limit", reads_beyond_limit),
-    case("fence", fence),
-    case("mix", mix),
+    Case { fenced: true, ..case("fence", fence) },
+    Case { fenced: true, ..case("mix", mix) },
     case("write_then_read", write_then_read),
     case("solicited", solicited),
     Case { setup: slow_rnr, ..case("rnr", rnr) },
@@ -133,7 +135,7 @@ pub(crate) const CASES: [Case; 24] = [
     ends_in_error("nak_atomic_no_access", no_atomic, |p| nak(p, Op::FetchAdd, 8, Wrong::Right)),
     ends_in_error("nak_send_too_long", Setup::new, |p| send_too_long(p, 200)),
     ends_in_error("nak_send_too_long_multi", Setup::new, |p| send_too_long(p, 9000)),
-    ends_in_error("reconnect_after_nak", Setup::new, reconnect_after_nak),
+    Case { fenced: true, ..ends_in_error("reconnect_after_nak", Setup::new, reconnect_after_nak) },
 ];
 
 fn slow_rnr(mtu: u32) -> Setup {

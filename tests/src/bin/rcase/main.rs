@@ -85,6 +85,9 @@ enum Role {
     Server,
 }
 
+/// How often a case with a fenced request of the guest's is tried.
+const FENCED_TRIES: u32 = 3;
+
 /// One line of output.
 #[derive(Serialize)]
 struct Row<'a> {
@@ -106,8 +109,20 @@ struct Report {
 
 impl Report {
     fn row(&mut self, operation: &str, size: u32, started: Instant, outcome: &Outcome) {
+        self.row_with_note(operation, size, started, outcome, String::new());
+    }
+
+    /// A row that says more of how it passed.
+    fn row_with_note(
+        &mut self,
+        operation: &str,
+        size: u32,
+        started: Instant,
+        outcome: &Outcome,
+        passed_how: String,
+    ) {
         let (result, note) = match outcome {
-            Ok(()) => ("pass", String::new()),
+            Ok(()) => ("pass", passed_how),
             Err(Failure::Unsupported(what)) => ("unsupported", what.clone()),
             Err(failure) => {
                 self.failed += 1;
@@ -179,8 +194,21 @@ fn each_case(card: &mut dyn Side, peer: &mut dyn Side, lossy: bool, report: &mut
     for case in cases::CASES.iter().filter(|case| case.lossy || !lossy) {
         let started = Instant::now();
         let setup = (case.setup)(report.mtu);
-        let outcome = connect(card, peer, report.role, &setup).and_then(|mut pair| (case.run)(&mut pair));
-        report.row(case.name, 0, started, &outcome);
+        let mut run = || connect(card, peer, report.role, &setup).and_then(|mut pair| (case.run)(&mut pair));
+        let mut outcome = run();
+        let mut note = String::new();
+        // Linux 6.1's requester looks whether earlier requests are done, and only then notes that a fenced one waits
+        // (rxe_req.c); a completion between the two wakes nobody (rxe_comp.c), and the fenced request is never sent.
+        // Seen once in some ten thousand rows. The card's own requester is given no second chance, nor is any other
+        // case.
+        if case.fenced && report.role == Role::Server {
+            for _ in 1..FENCED_TRIES {
+                let Err(failure) = &outcome else { break };
+                note = format!("done again; before: {failure}");
+                outcome = run();
+            }
+        }
+        report.row_with_note(case.name, 0, started, &outcome, note);
     }
 }
 
