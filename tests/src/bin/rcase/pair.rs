@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::side::{
-    Completion, Endpoint, Flag, Kind, Link, Op, Outcome, Piece, Recv, Right, Send, Side, Status, check,
+    Completion, Endpoint, Failure, Flag, Kind, Link, Op, Outcome, Piece, Recv, Right, Send, Side, Status,
+    check,
 };
 
 /// First PSN of the client's requests: it wraps around within the first few.
@@ -130,7 +131,9 @@ fn done(side: &mut dyn Side, n: usize, statuses: &[Status]) -> Outcome<Vec<Compl
             )
         })?;
     }
-    check(got.len() == n, || format!("{name}: {} of {n} completions came", got.len()))?;
+    if got.len() < n {
+        return Err(Failure::Missing { side: name, got: got.len(), of: n });
+    }
     Ok(got)
 }
 

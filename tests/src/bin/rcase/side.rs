@@ -19,6 +19,16 @@ pub(crate) enum Failure {
     /// The peer's device lacks what the case needs.
     #[error("{0}")]
     Unsupported(String),
+    /// Completions did not come, and nothing else was wrong.
+    #[error("{side}: {got} of {of} completions came")]
+    Missing {
+        /// Name of the side that waited for them.
+        side: &'static str,
+        /// How many came.
+        got: usize,
+        /// How many were to come.
+        of: usize,
+    },
     /// A side could not do its part.
     #[error("{side}: {what}")]
     Broken {
