@@ -114,8 +114,7 @@ impl Requester {
     pub fn flush(&mut self, ctx: &mut Ctx<'_>) {
         for wqe in self.sq.drain(..) {
             ctx.out.counters.req_cqe_flush_error += 1;
-            let wc = Completion::error(wqe.wr_id, WcStatus::WrFlushErr, wqe.op.wc_opcode(), ctx.params.qpn);
-            ctx.out.completions.push((Side::Send, wc));
+            ctx.out.completions.push((Side::Send, wqe.completion(WcStatus::WrFlushErr, ctx.params.qpn)));
         }
         self.stop();
     }
@@ -305,12 +304,7 @@ impl Requester {
     pub(crate) fn complete_oldest(&mut self, ctx: &mut Ctx<'_>) {
         let Some(wqe) = self.pop_oldest() else { return };
         if wqe.flags.contains(SendFlags::SIGNALED) {
-            let wc = Completion {
-                byte_len: wqe.length,
-                solicited: false,
-                ..Completion::error(wqe.wr_id, WcStatus::Success, wqe.op.wc_opcode(), ctx.params.qpn)
-            };
-            ctx.out.completions.push((Side::Send, wc));
+            ctx.out.completions.push((Side::Send, wqe.completion(WcStatus::Success, ctx.params.qpn)));
         }
     }
 
@@ -380,10 +374,7 @@ impl Requester {
     pub(crate) fn fail(&mut self, ctx: &mut Ctx<'_>, status: WcStatus, vendor_err: u32) {
         if let Some(wqe) = self.pop_oldest() {
             ctx.out.counters.req_cqe_error += 1;
-            let wc = Completion {
-                vendor_err,
-                ..Completion::error(wqe.wr_id, status, wqe.op.wc_opcode(), ctx.params.qpn)
-            };
+            let wc = Completion { vendor_err, ..wqe.completion(status, ctx.params.qpn) };
             ctx.out.completions.push((Side::Send, wc));
         }
         ctx.out.fatal = true;
