@@ -16,6 +16,7 @@ pub mod mr;
 pub mod nic;
 mod pair;
 mod sched;
+mod slab;
 pub mod state;
 mod table;
 pub mod wr;

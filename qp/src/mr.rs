@@ -116,16 +116,13 @@ impl MrTable {
         Ok(MrInfo { lkey: LKey::new(key), rkey: RKey::new(key), addr: base, length })
     }
 
-    /// Ends a registration and gives its bytes back.
-    pub(crate) fn deregister(&mut self, lkey: LKey) -> Result<Vec<u8>, MrError> {
+    /// Ends a registration; gives its domain and its bytes back.
+    pub(crate) fn deregister(&mut self, lkey: LKey) -> Result<(PdId, Vec<u8>), MrError> {
         self.region(lkey.value()).ok_or(MrError::NoSuchKey(lkey))?;
         let index = (lkey.value() >> 8) as usize;
+        let region = self.slots[index].region.take().ok_or(MrError::NoSuchKey(lkey))?;
         self.free.push(index);
-        Ok(self.slots[index].region.take().map(|region| region.bytes).unwrap_or_default())
-    }
-
-    pub(crate) fn uses(&self, pd: PdId) -> bool {
-        self.slots.iter().any(|slot| slot.region.as_ref().is_some_and(|region| region.pd == pd))
+        Ok((region.pd, region.bytes))
     }
 
     /// The owner's view of a region: `len` bytes from `offset` on.

@@ -47,7 +47,7 @@ fn f34_a_region_of_no_bytes_can_be_had_and_not_touched() {
     );
     assert_eq!(table.write_remote(PD, info.rkey, info.addr, &[0]), Err(AccessError::OutOfBounds));
     assert_eq!(table.write_remote(PD, info.rkey, info.addr, &[]), Ok(()), "R-MEM-7");
-    assert_eq!(table.deregister(info.lkey), Ok(vec![]));
+    assert_eq!(table.deregister(info.lkey), Ok((PD, vec![])));
 }
 
 #[test]

@@ -75,7 +75,7 @@ impl Nic {
             for (side, wc) in self.out.completions.drain(..) {
                 let Some(init) = self.qps.get(wc.qp_num).map(|pair| pair.init) else { continue };
                 let id = if side == Side::Send { init.send_cq } else { init.recv_cq };
-                let Some(queue) = self.cqs.get_mut(id.0 as usize).and_then(Option::as_mut) else { continue };
+                let Some(queue) = self.cqs.get_mut(id.0) else { continue };
                 match queue.push(wc) {
                     Pushed::Stored => {}
                     Pushed::Notify => self.events.push_back(Event::CqReady(id)),

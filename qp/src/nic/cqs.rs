@@ -1,0 +1,68 @@
+//! Completion queues of the device.
+
+use transport::Completion;
+
+use super::{MAX_CQE, Nic};
+use crate::cq::{Cq, CqId};
+use crate::error::{CreateError, DestroyError};
+
+impl Nic {
+    /// Makes a completion queue for `depth` completions.
+    ///
+    /// # Errors
+    /// Where `depth` is 0 or above [`MAX_CQE`].
+    pub fn create_cq(&mut self, depth: usize) -> Result<CqId, CreateError> {
+        if depth == 0 || depth > MAX_CQE {
+            return Err(CreateError::CqDepth { given: depth, max: MAX_CQE });
+        }
+        Ok(CqId(self.cqs.insert(Cq::new(depth))))
+    }
+
+    /// Ends a completion queue.
+    ///
+    /// # Errors
+    /// Where it does not exist or queue pairs use it.
+    pub fn destroy_cq(&mut self, cq: CqId) -> Result<(), DestroyError> {
+        match self.cqs.get(cq.0) {
+            None => Err(DestroyError::NoSuchObject),
+            Some(queue) if queue.users > 0 => Err(DestroyError::Busy),
+            Some(_) => {
+                self.cqs.remove(cq.0);
+                Ok(())
+            }
+        }
+    }
+
+    /// Moves up to `max` completions to `out`; returns how many.
+    pub fn poll_cq(&mut self, cq: CqId, max: usize, out: &mut Vec<Completion>) -> usize {
+        self.cqs.get_mut(cq.0).map_or(0, |queue| queue.poll(max, out))
+    }
+
+    /// Completions that wait to be polled.
+    #[must_use]
+    pub fn cq_len(&self, cq: CqId) -> usize {
+        self.cqs.get(cq.0).map_or(0, Cq::len)
+    }
+
+    /// Asks for one [`Event::CqReady`](crate::Event::CqReady) at the next completion, or the next solicited one or
+    /// error.
+    pub fn req_notify_cq(&mut self, cq: CqId, solicited_only: bool) {
+        if let Some(queue) = self.cqs.get_mut(cq.0) {
+            queue.arm(solicited_only);
+        }
+    }
+
+    /// A queue pair completes to `cq` from now on.
+    pub(super) fn join_cq(&mut self, cq: CqId) {
+        if let Some(queue) = self.cqs.get_mut(cq.0) {
+            queue.users += 1;
+        }
+    }
+
+    /// A queue pair that completed to `cq` has gone.
+    pub(super) fn leave_cq(&mut self, cq: CqId) {
+        if let Some(queue) = self.cqs.get_mut(cq.0) {
+            queue.users -= 1;
+        }
+    }
+}

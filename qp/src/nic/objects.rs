@@ -1,0 +1,119 @@
+//! Verbs objects other than queue pairs and completion queues: protection domains, regions, address handles.
+
+use transport::{Access, PdId};
+use wire::{LKey, Qpn};
+
+use super::Nic;
+use crate::error::{DestroyError, ModifyQpError};
+use crate::mr::{MrError, MrInfo};
+use crate::state::AddressVector;
+use crate::wr::AhId;
+
+/// A protection domain.
+#[derive(Debug, Default)]
+pub(super) struct Pd {
+    /// Objects that belong to it; while there are any, it cannot be deallocated.
+    users: u32,
+}
+
+impl Nic {
+    /// Makes a protection domain.
+    pub fn alloc_pd(&mut self) -> PdId {
+        PdId(self.pds.insert(Pd::default()))
+    }
+
+    /// Ends a protection domain.
+    ///
+    /// # Errors
+    /// Where it does not exist, or objects still belong to it.
+    pub fn dealloc_pd(&mut self, pd: PdId) -> Result<(), DestroyError> {
+        match self.pds.get(pd.0) {
+            None => Err(DestroyError::NoSuchObject),
+            Some(Pd { users: 0 }) => {
+                self.pds.remove(pd.0);
+                Ok(())
+            }
+            Some(_) => Err(DestroyError::Busy),
+        }
+    }
+
+    pub(super) fn has_pd(&self, pd: PdId) -> bool {
+        self.pds.get(pd.0).is_some()
+    }
+
+    /// An object of `pd` was made.
+    pub(super) fn join_pd(&mut self, pd: PdId) {
+        if let Some(pd) = self.pds.get_mut(pd.0) {
+            pd.users += 1;
+        }
+    }
+
+    /// An object of `pd` has gone.
+    pub(super) fn leave_pd(&mut self, pd: PdId) {
+        if let Some(pd) = self.pds.get_mut(pd.0) {
+            pd.users -= 1;
+        }
+    }
+
+    /// Registers memory; the NIC owns its bytes until it is deregistered.
+    ///
+    /// # Errors
+    /// Rights that do not go together, no such domain, or no key left.
+    pub fn reg_mr(&mut self, pd: PdId, bytes: Vec<u8>, access: Access) -> Result<MrInfo, MrError> {
+        if !self.has_pd(pd) {
+            return Err(MrError::NoPd);
+        }
+        let info = self.memory.register(pd, bytes, access)?;
+        self.join_pd(pd);
+        Ok(info)
+    }
+
+    /// Ends a registration and gives the bytes back. Its key fails from now on, also for READs being answered.
+    ///
+    /// # Errors
+    /// Where no region has this key.
+    pub fn dereg_mr(&mut self, lkey: LKey) -> Result<Vec<u8>, MrError> {
+        let (pd, bytes) = self.memory.deregister(lkey)?;
+        self.leave_pd(pd);
+        Ok(bytes)
+    }
+
+    /// Bytes of a region.
+    ///
+    /// # Errors
+    /// Where no region has this key, or the range is not inside.
+    pub fn mr_bytes(&self, lkey: LKey, offset: usize, len: usize) -> Result<&[u8], MrError> {
+        self.memory.bytes(lkey, offset, len)
+    }
+
+    /// Bytes of a region, to be changed by their owner.
+    ///
+    /// # Errors
+    /// As [`Nic::mr_bytes`].
+    pub fn mr_bytes_mut(&mut self, lkey: LKey, offset: usize, len: usize) -> Result<&mut [u8], MrError> {
+        self.memory.bytes_mut(lkey, offset, len)
+    }
+
+    /// Makes an address handle: where datagrams can be sent.
+    ///
+    /// # Errors
+    /// An address that no packet can go to.
+    pub fn create_ah(&mut self, pd: PdId, addr: AddressVector) -> Result<AhId, ModifyQpError> {
+        if !self.has_pd(pd) {
+            return Err(ModifyQpError::NoPd);
+        }
+        self.route(Qpn::GSI, Qpn::GSI, &addr)?;
+        self.join_pd(pd);
+        Ok(AhId(self.ahs.insert((pd, addr))))
+    }
+
+    /// Ends an address handle. Datagrams that were posted still go there.
+    ///
+    /// # Errors
+    /// Where it does not exist.
+    pub fn destroy_ah(&mut self, ah: AhId) -> Result<(), DestroyError> {
+        let (pd, _) = self.ahs.remove(ah.0).ok_or(DestroyError::NoSuchObject)?;
+        self.leave_pd(pd);
+        Ok(())
+    }
+}

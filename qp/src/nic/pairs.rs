@@ -1,0 +1,150 @@
+//! Queue pairs of the device: made, modified, asked about, ended.
+
+use wire::{Gid, Instant, NetHeader, Qpn, ip};
+
+use super::{MAX_RD_ATOMIC, Nic};
+use crate::error::{CreateError, DestroyError, ModifyQpError};
+use crate::pair::{QpInit, QueuePair};
+use crate::state::{AddressVector, AttrMask, ModifyLimits, QpAttr, QpState, QpType};
+use crate::wr::QpCap;
+
+impl Nic {
+    /// Makes a queue pair in RESET.
+    ///
+    /// # Errors
+    /// What of `init` is not possible.
+    pub fn create_qp(&mut self, init: QpInit) -> Result<Qpn, CreateError> {
+        if matches!(init.qp_type, QpType::XrcIni | QpType::XrcTgt) {
+            return Err(CreateError::QpType(init.qp_type));
+        }
+        if !self.has_pd(init.pd) {
+            return Err(CreateError::NoPd);
+        }
+        if !init.cap.fits(&QpCap::MAX) {
+            return Err(CreateError::Cap { max: QpCap::MAX });
+        }
+        if [init.send_cq, init.recv_cq].iter().any(|cq| self.cqs.get(cq.0).is_none()) {
+            return Err(CreateError::NoCq);
+        }
+        let (caps, mtu) = (self.config.caps, self.config.active_mtu);
+        let make = |qpn| QueuePair::new(qpn, init, &caps, mtu);
+        let qpn = if init.qp_type == QpType::Gsi {
+            self.qps.insert_gsi(make).ok_or(CreateError::GsiTaken)?
+        } else {
+            self.qps.insert(make).ok_or(CreateError::TableFull)?
+        };
+        for cq in [init.send_cq, init.recv_cq] {
+            self.join_cq(cq);
+        }
+        self.join_pd(init.pd);
+        Ok(qpn)
+    }
+
+    /// Changes attributes of a queue pair, and its state where the mask says so.
+    ///
+    /// # Errors
+    /// Why not; then nothing has changed.
+    pub fn modify_qp(
+        &mut self,
+        now: Instant,
+        qpn: Qpn,
+        attr: &QpAttr,
+        mask: AttrMask,
+    ) -> Result<(), ModifyQpError> {
+        let limits = self.modify_limits();
+        let (caps, active_mtu) = (self.config.caps, self.config.active_mtu);
+        let pair = self.qps.get(qpn).ok_or(ModifyQpError::NoSuchQp)?;
+        let from = pair.state();
+        let merged = pair.attr.modified(pair.init.qp_type, attr, mask, &limits)?;
+        let net = if mask.intersects(AttrMask::AV | AttrMask::DEST_QPN) && merged.state != QpState::Reset {
+            Some(self.route(qpn, merged.dest_qpn, &merged.addr)?)
+        } else {
+            None
+        };
+        let Some(pair) = self.qps.get_mut(qpn) else { return Err(ModifyQpError::NoSuchQp) };
+        if merged.state == QpState::Err {
+            pair.enter_error(now, &mut self.memory, &mut self.out);
+        } else {
+            pair.apply(merged, net, &caps, active_mtu);
+        }
+        self.settle(now, qpn);
+        if merged.state == QpState::Reset
+            && let Some(init) = self.qps.get(qpn).map(|pair| pair.init)
+        {
+            self.forget_completions(qpn, &init);
+        }
+        self.trace_state(now, qpn, from, merged.state);
+        Ok(())
+    }
+
+    /// The largest attribute values.
+    #[must_use]
+    pub fn modify_limits(&self) -> ModifyLimits {
+        ModifyLimits {
+            active_mtu: self.config.active_mtu,
+            max_rd_atomic: MAX_RD_ATOMIC,
+            max_dest_rd_atomic: MAX_RD_ATOMIC,
+            gid_table_len: self.config.gids.len(),
+            pkey_table_len: 1,
+            ports: 1,
+        }
+    }
+
+    /// Attributes as they were configured, and the state it is in (rule R-QPS-16).
+    #[must_use]
+    pub fn query_qp(&self, qpn: Qpn) -> Option<(QpAttr, QpInit)> {
+        self.qps.get(qpn).map(|pair| (pair.attr, pair.init))
+    }
+
+    /// Ends a queue pair; its completions that were not polled go with it.
+    ///
+    /// # Errors
+    /// Where it does not exist.
+    pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), DestroyError> {
+        let pair = self.qps.remove(qpn).ok_or(DestroyError::NoSuchObject)?;
+        if let Some(at) = pair.timer {
+            self.timers.remove(at, qpn);
+        }
+        self.forget_completions(qpn, &pair.init);
+        for cq in [pair.init.send_cq, pair.init.recv_cq] {
+            self.leave_cq(cq);
+        }
+        self.leave_pd(pair.init.pd);
+        Ok(())
+    }
+
+    /// Takes completions that nobody polled out of the queues of a queue pair (rule R-CQE-15).
+    fn forget_completions(&mut self, qpn: Qpn, init: &QpInit) {
+        for cq in [init.send_cq, init.recv_cq] {
+            if let Some(queue) = self.cqs.get_mut(cq.0) {
+                queue.forget(qpn);
+            }
+        }
+    }
+
+    /// Header of the packets of a connection.
+    pub(super) fn route(
+        &self,
+        qpn: Qpn,
+        dest: Qpn,
+        addr: &AddressVector,
+    ) -> Result<NetHeader, ModifyQpError> {
+        let AddressVector { dgid, sgid_index, hop_limit, traffic_class, flow_label, .. } = *addr;
+        let sgid = self.config.gids.get(usize::from(sgid_index)).copied().unwrap_or(Gid::ZERO);
+        if sgid == Gid::ZERO {
+            return Err(ModifyQpError::EmptyGid(sgid_index));
+        }
+        if dgid == Gid::ZERO {
+            return Err(ModifyQpError::NoDestination);
+        }
+        let port = self
+            .config
+            .caps
+            .src_port
+            .unwrap_or_else(|| ip::source_port(flow_label, qpn.value(), dest.value()));
+        // Rule R-ADR-13: a hop limit of 0 or 1 would not pass a router.
+        let hops = if hop_limit < 2 { 64 } else { hop_limit };
+        NetHeader::v2(sgid.ip(), dgid.ip(), port, traffic_class, hops)
+            .ok_or(ModifyQpError::Family { sgid, dgid })
+    }
+}
