@@ -2,9 +2,9 @@
 //!
 //! Everything here is a silent drop with a counted reason; no packet that fails is ever answered.
 
-use transport::DropReason;
+use transport::{Counters, DropReason};
 use wire::batch::HeaderKnowledge;
-use wire::{Gid, PKey, Packet, ParseError, icrc};
+use wire::{Gid, NetHeader, PKey, Packet, ParseError, icrc};
 
 use crate::pair::QueuePair;
 
@@ -22,6 +22,7 @@ pub(crate) fn admit(
     gids: &[Gid],
     packet: &Packet<'_>,
     knowledge: HeaderKnowledge,
+    counters: &mut Counters,
 ) -> Result<(), DropReason> {
     let (info, state) = (packet.info(), pair.state());
     if info.transport != pair.init.qp_type.transport() {
@@ -47,13 +48,17 @@ pub(crate) fn admit(
     if packet.deth().is_some_and(|deth| deth.qkey() != pair.params.qkey) {
         return Err(DropReason::QKeyMismatch);
     }
-    icrc_matches(packet, knowledge).then_some(()).ok_or(DropReason::BadIcrc)
+    icrc_matches(packet, knowledge, counters).then_some(()).ok_or(DropReason::BadIcrc)
 }
 
-/// Whether the ICRC is right, as far as the header is known.
-pub(crate) fn icrc_matches(packet: &Packet<'_>, knowledge: HeaderKnowledge) -> bool {
-    match knowledge {
-        HeaderKnowledge::Seen | HeaderKnowledge::Assumed => packet.icrc_ok(),
-        HeaderKnowledge::Unknown => packet.icrc_ok() || icrc::solve_id(&packet.net, packet.body()).is_some(),
+/// Whether the ICRC is right, as far as the header is known. It is computed once.
+pub(crate) fn icrc_matches(packet: &Packet<'_>, knowledge: HeaderKnowledge, counters: &mut Counters) -> bool {
+    match (knowledge, &packet.net) {
+        (HeaderKnowledge::Unknown, NetHeader::V4(..)) => {
+            let found = icrc::solve_id(&packet.net, packet.body()).is_some();
+            counters.rx_icrc_id_solved += u64::from(found);
+            found
+        }
+        _ => packet.icrc_ok(),
     }
 }

@@ -66,7 +66,8 @@ impl QpTable {
         self.slots.get_mut(index(qpn)?)?.as_deref_mut()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &QueuePair> {
+    #[cfg(test)]
+    fn iter(&self) -> impl Iterator<Item = &QueuePair> {
         self.slots.iter().filter_map(|slot| slot.as_deref()).chain(self.gsi.as_deref())
     }
 }

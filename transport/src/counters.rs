@@ -64,6 +64,8 @@ counters! {
     req_rnr_retries_exceeded,
     /// Packets with a wrong ICRC.
     rx_icrc_encapsulated,
+    /// Packets taken with half of the ICRC as proof: their IPv4 identification was not seen, and one fits.
+    rx_icrc_id_solved,
     /// Packets received with the congestion mark CE.
     np_ecn_marked_roce_packets,
     /// CNPs received for a queue pair of this device.

@@ -1,6 +1,7 @@
 //! Completion queues of the device.
 
 use transport::Completion;
+use wire::Qpn;
 
 use super::{MAX_CQE, Nic};
 use crate::cq::{Cq, CqId};
@@ -25,7 +26,7 @@ impl Nic {
     pub fn destroy_cq(&mut self, cq: CqId) -> Result<(), DestroyError> {
         match self.cqs.get(cq.0) {
             None => Err(DestroyError::NoSuchObject),
-            Some(queue) if queue.users > 0 => Err(DestroyError::Busy),
+            Some(queue) if !queue.users.is_empty() => Err(DestroyError::Busy),
             Some(_) => {
                 self.cqs.remove(cq.0);
                 Ok(())
@@ -52,17 +53,17 @@ impl Nic {
         }
     }
 
-    /// A queue pair completes to `cq` from now on.
-    pub(super) fn join_cq(&mut self, cq: CqId) {
+    /// Queue pair `qpn` completes to `cq` from now on.
+    pub(super) fn join_cq(&mut self, cq: CqId, qpn: Qpn) {
         if let Some(queue) = self.cqs.get_mut(cq.0) {
-            queue.users += 1;
+            queue.users.insert(qpn);
         }
     }
 
-    /// A queue pair that completed to `cq` has gone.
-    pub(super) fn leave_cq(&mut self, cq: CqId) {
+    /// Queue pair `qpn`, which completed to `cq`, has gone.
+    pub(super) fn leave_cq(&mut self, cq: CqId, qpn: Qpn) {
         if let Some(queue) = self.cqs.get_mut(cq.0) {
-            queue.users -= 1;
+            queue.users.remove(&qpn);
         }
     }
 }

@@ -34,7 +34,7 @@ impl Nic {
             self.qps.insert(make).ok_or(CreateError::TableFull)?
         };
         for cq in [init.send_cq, init.recv_cq] {
-            self.join_cq(cq);
+            self.join_cq(cq, qpn);
         }
         self.join_pd(init.pd);
         Ok(qpn)
@@ -107,7 +107,7 @@ impl Nic {
         }
         self.forget_completions(qpn, &pair.init);
         for cq in [pair.init.send_cq, pair.init.recv_cq] {
-            self.leave_cq(cq);
+            self.leave_cq(cq, qpn);
         }
         self.leave_pd(pair.init.pd);
         Ok(())

@@ -61,13 +61,13 @@ impl Nic {
             if !pair.state().takes_requests() {
                 return Err(DropReason::QpState);
             }
-            if !demux::icrc_matches(packet, knowledge) {
+            if !demux::icrc_matches(packet, knowledge, &mut self.out.counters) {
                 return Err(DropReason::BadIcrc);
             }
             self.out.counters.rp_cnp_ignored += 1;
             return Ok(());
         }
-        demux::admit(pair, &self.config.gids, packet, knowledge)?;
+        demux::admit(pair, &self.config.gids, packet, knowledge, &mut self.out.counters)?;
         if let Some(tracer) = &mut self.tracer {
             tracer.event(now, &TraceEvent::Received(packet));
         }

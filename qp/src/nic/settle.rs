@@ -4,7 +4,7 @@ use transport::ports::Side;
 use wire::{Instant, NakCode, Qpn};
 
 use super::Nic;
-use crate::cq::{CqId, Pushed};
+use crate::cq::Pushed;
 use crate::event::{AsyncEvent, Event, TraceEvent};
 use crate::state::QpState;
 
@@ -71,7 +71,7 @@ impl Nic {
     /// R-CQE-9 and R-CQE-17); what those flush may be told elsewhere, so it takes its turn.
     fn deliver(&mut self, now: Instant) {
         while !self.out.completions.is_empty() {
-            let mut full: Vec<CqId> = Vec::new();
+            let mut failed: Vec<Qpn> = Vec::new();
             for (side, wc) in self.out.completions.drain(..) {
                 let Some(init) = self.qps.get(wc.qp_num).map(|pair| pair.init) else { continue };
                 let id = if side == Side::Send { init.send_cq } else { init.recv_cq };
@@ -81,29 +81,17 @@ impl Nic {
                     Pushed::Notify => self.events.push_back(Event::CqReady(id)),
                     Pushed::Overrun => {
                         self.events.push_back(Event::Async(AsyncEvent::CqErr(id)));
-                        full.push(id);
+                        failed.extend(&queue.users);
                     }
-                    Pushed::Lost if full.contains(&id) => {}
-                    Pushed::Lost => full.push(id),
+                    // All others failed when it overran; this one has begun anew since.
+                    Pushed::Lost => failed.push(wc.qp_num),
                 }
             }
-            if !full.is_empty() {
-                self.fail_users(now, &full);
+            for qpn in failed {
+                if self.qps.get(qpn).is_some_and(|pair| pair.state() != QpState::Reset) {
+                    self.fail_pair(now, qpn);
+                }
             }
-        }
-    }
-
-    /// Puts every queue pair that is in use and completes to one of `cqs` into the error state.
-    fn fail_users(&mut self, now: Instant, cqs: &[CqId]) {
-        let users: Vec<Qpn> = self
-            .qps
-            .iter()
-            .filter(|pair| !matches!(pair.state(), QpState::Reset | QpState::Err))
-            .filter(|pair| cqs.contains(&pair.init.send_cq) || cqs.contains(&pair.init.recv_cq))
-            .map(|pair| pair.qpn)
-            .collect();
-        for qpn in users {
-            self.fail_pair(now, qpn);
         }
     }
 

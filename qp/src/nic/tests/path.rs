@@ -122,6 +122,7 @@ fn an_identification_nobody_saw_is_solved_for() {
     burst.push(packet.net, HeaderKnowledge::Assumed, &body);
     b.nic.handle_burst(NOW, &burst);
     assert_eq!((b.receives_done().len(), b.dropped()), (1, vec![(DropReason::BadIcrc, 1)]));
+    assert_eq!(b.nic.counters().rx_icrc_id_solved, 1);
 }
 
 #[test]
