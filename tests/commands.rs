@@ -46,6 +46,9 @@ fn packets(path: &Path) -> usize {
     n
 }
 
+/// Rows of the demo's table.
+const ROWS: usize = 83;
+
 #[test]
 fn the_demo_verifies_every_row_and_leaves_a_clean_capture() {
     for backend in ["udp", "loopback"] {
@@ -56,23 +59,18 @@ fn the_demo_verifies_every_row_and_leaves_a_clean_capture() {
         assert_eq!(report["backend"], backend);
         assert_eq!(report["pcap"], "ferroce-demo.pcapng");
         let rows = report["results"].as_array().unwrap();
-        assert_eq!(rows.len(), 49);
-        for row in rows {
-            assert_eq!(
-                (&row["verified"], &row["qp_type"]),
-                (&Value::from(true), &Value::from("RC")),
-                "{row}"
-            );
-        }
-        let bytes: Vec<u64> =
-            rows.iter().filter(|row| row["op"] == "READ").map(|row| row["bytes"].as_u64().unwrap()).collect();
-        assert_eq!(bytes, [0, 1, 33, 1024, 4096, 65_536, 1 << 20]);
-        let bytes: Vec<u64> = rows
-            .iter()
-            .filter(|row| row["op"] == "FETCH_ADD")
-            .map(|row| row["bytes"].as_u64().unwrap())
-            .collect();
-        assert_eq!(bytes, [8, 16, 128, 1024, 4096, 8192, 32_768]);
+        assert!(rows.iter().all(|row| row["verified"] == true), "{report}");
+        let count = |qp_type| rows.iter().filter(|row| row["qp_type"] == qp_type).count();
+        assert_eq!(["RC", "UC", "UD"].map(count), [49, 24, 10]);
+        assert_eq!(rows.len(), ROWS);
+        let bytes = |qp_type, op| -> Vec<u64> {
+            let rows = rows.iter().filter(|row| row["qp_type"] == qp_type && row["op"] == op);
+            rows.map(|row| row["bytes"].as_u64().unwrap()).collect()
+        };
+        assert_eq!(bytes("RC", "READ"), [0, 1, 33, 1024, 4096, 65_536, 1 << 20]);
+        assert_eq!(bytes("RC", "FETCH_ADD"), [8, 16, 128, 1024, 4096, 8192, 32_768]);
+        assert_eq!(bytes("UC", "WRITE"), [0, 1, 33, 1024, 4096, 65_536]);
+        assert_eq!(bytes("UD", "SEND"), [0, 1, 33, 1024, 4096]);
         // 5 operations of 1 MiB alone are 1280 packets; nothing may be counted as dropped.
         assert!(packets(&folder.path().join("ferroce-demo.pcapng")) > 1280);
         for (device, counters) in report["counters"].as_object().unwrap() {
@@ -108,11 +106,11 @@ fn a_row_that_fails_does_not_spoil_the_next() {
     let mut args = vec!["demo", "--json", "--backend", "loopback"];
     args.extend(lost.iter().map(String::as_str));
     let output = run(folder.path(), &args);
-    says(&output, 1, &["1 of 49 rows did not verify"]);
+    says(&output, 1, &[&format!("1 of {ROWS} rows did not verify")]);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let rows = report["results"].as_array().unwrap();
     assert_eq!(rows[0]["fault"], "completed with RETRY_EXC_ERR");
-    assert_eq!(rows.iter().filter(|row| row["verified"] == true).count(), 48, "{report}");
+    assert_eq!(rows.iter().filter(|row| row["verified"] == true).count(), ROWS - 1, "{report}");
 }
 
 #[test]
@@ -120,7 +118,7 @@ fn a_capture_that_cannot_be_written_is_a_failure_but_does_not_stop_the_demo() {
     let folder = TempDir::new().unwrap();
     let output = run(folder.path(), &["demo", "--backend", "loopback", "--pcap", "/dev/full"]);
     says(&output, 1, &["the capture could not be written", "no storage space"]);
-    assert!(text(&output.stdout).contains("49 of 49 rows verified"));
+    assert!(text(&output.stdout).contains(&format!("{ROWS} of {ROWS} rows verified")));
 }
 
 #[test]

@@ -1,27 +1,34 @@
-//! The demo's two ends: one queue pair each, and a row of the table at a time.
+//! A row of the demo's table at a time: data put in place, moved, and looked at.
 
 use std::time::{Duration, Instant};
 
-use driver_shim::{CompletionQueue, ConnectOptions, Device, MemoryRegion, QueuePair};
-use qp::{Access, Completion, QpType, RecvWr, SendWr, WcStatus};
+use driver_shim::Device;
+use qp::{Completion, RecvWr, SendWr, WcStatus};
 
-use super::Op;
+use super::ends::{End, connect};
+use super::plan::{Op, Trial, Way};
 use crate::cmd::Failure;
 use crate::cmd::interrupt::Interrupt;
 
 /// Room for the longest message, and bytes around it that must stay as they are.
 const GUARD: usize = 64;
-const ROOM: usize = (1 << 20) + 2 * GUARD;
-const DEPTH: u32 = 64;
-const READS: u8 = 16;
+pub(super) const ROOM: usize = (1 << 20) + 2 * GUARD;
+/// Work requests that may wait at an end.
+pub(super) const DEPTH: u32 = 64;
+/// What a datagram's network header takes in front of it.
+const GRH: usize = 40;
 /// A row does not go on for so long without a completion, unless faults are injected and retries run out.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// An unreliable message that has not come for so long is lost, and sent again.
+const LOST: Duration = Duration::from_millis(300);
+/// How often an unreliable message is sent at most.
+const TRIES: u32 = 20;
 const IMM: [u8; 4] = [0xFE, 0x44, 0x0C, 0xE2];
 
 /// A row of the table.
 #[derive(Debug)]
 pub(super) struct Row {
-    pub(super) op: Op,
+    pub(super) trial: Trial,
     pub(super) bytes: usize,
     pub(super) operations: usize,
     pub(super) seconds: f64,
@@ -40,79 +47,39 @@ impl Row {
     }
 }
 
-/// One end.
-struct End {
-    cq: CompletionQueue,
-    mr: MemoryRegion,
-    qp: QueuePair,
-}
-
-/// Both ends, connected.
+/// Both ends of one way, connected.
 pub(super) struct Bench {
-    devices: [Device; 2],
+    way: Way,
     near: End,
     far: End,
     round: u8,
 }
 
 impl Bench {
-    pub(super) fn new(devices: &[Device; 2]) -> Result<Self, Failure> {
-        let [a, b] = devices;
-        let options = ConnectOptions {
-            path_mtu: a.active_mtu().min(b.active_mtu()),
-            max_rd_atomic: READS,
-            max_dest_rd_atomic: READS,
-            ..ConnectOptions::default()
-        };
-        let make = |device: &Device| -> Result<_, Box<dyn std::error::Error>> {
-            let pd = device.alloc_pd();
-            let cq = device.create_cq(256)?;
-            let rights =
-                Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
-            let mr = pd.register(vec![0; ROOM], rights)?;
-            let qp = pd
-                .create_qp(QpType::Rc, &cq, &cq)
-                .max_send_wr(DEPTH)
-                .max_recv_wr(DEPTH)
-                .signal_all()
-                .build()?;
-            Ok((cq, mr, qp))
-        };
-        let connect = || -> Result<Self, Box<dyn std::error::Error>> {
-            let (near, far) = (make(a)?, make(b)?);
-            let (near_end, far_end) = (near.2.endpoint(1), far.2.endpoint(1));
-            Ok(Self {
-                devices: devices.clone(),
-                near: End { cq: near.0, mr: near.1, qp: near.2.connect(far_end, &options)? },
-                far: End { cq: far.0, mr: far.1, qp: far.2.connect(near_end, &options)? },
-                round: 0,
-            })
-        };
-        connect().map_err(|error| Failure::Failed(error.to_string()))
+    pub(super) fn new(devices: &[Device; 2], way: Way) -> Result<Self, Failure> {
+        let (near, far) = connect(devices, way)?;
+        Ok(Self { way, near, far, round: 0 })
     }
 
-    /// Runs `amount` bytes, or atomics, of `op`, and checks them. A row that fails takes its connection with it, so
-    /// that none of its operations is left to the next.
-    ///
-    /// # Errors
-    /// When there is no other connection.
-    pub(super) fn measure(&mut self, op: Op, amount: usize, interrupt: &Interrupt) -> Result<Row, Failure> {
+    pub(super) const fn way(&self) -> Way {
+        self.way
+    }
+
+    /// Makes a row, and checks it. Where it does not verify, no other can be made with these ends: something of it
+    /// may be under way.
+    pub(super) fn measure(&mut self, trial: Trial, interrupt: &Interrupt) -> Row {
+        let Trial { op, amount, .. } = trial;
         self.round = self.round.wrapping_add(1);
-        let atomic = matches!(op, Op::CmpSwap | Op::FetchAdd);
         let start = now();
         let mut run = Run { bench: self, interrupt, start, progress: start, seconds: 0.0 };
-        let result = if atomic { run.atomics(op, amount) } else { run.message(op, amount) };
-        let seconds = run.seconds;
-        if result.is_err() {
-            *self = Self { round: self.round, ..Self::new(&self.devices)? };
-        }
-        Ok(Row {
-            op,
-            bytes: if atomic { amount * 8 } else { amount },
-            operations: if atomic { amount } else { 1 },
-            seconds,
+        let result = if op.is_atomic() { run.atomics(op, amount) } else { run.message(op, amount) };
+        Row {
+            trial,
+            bytes: if op.is_atomic() { amount * 8 } else { amount },
+            operations: if op.is_atomic() { amount } else { 1 },
+            seconds: run.seconds,
             fault: result.err(),
-        })
+        }
     }
 }
 
@@ -145,21 +112,22 @@ impl Run<'_> {
 
     /// A message of `size` bytes; for READ it comes from the far end, else it goes there.
     fn message(&mut self, op: Op, size: usize) -> Outcome {
-        let Bench { near, far, round, .. } = self.bench;
+        let Bench { near, far, round, way } = self.bench;
         let (source, target) = if op == Op::Read { (far, near) } else { (near, far) };
         let data = pattern(*round, size);
-        let blank = vec![!*round; size + 2 * GUARD];
+        let mut expected = vec![!*round; size + 2 * GUARD];
         source.mr.write_at(GUARD, &data).map_err(text)?;
-        target.mr.write_at(0, &blank).map_err(text)?;
+        target.mr.write_at(0, &expected).map_err(text)?;
         let place = GUARD..GUARD + size;
-        let (local, va, rkey) =
-            (near.mr.slice(place.clone()).map_err(text)?, far.mr.addr_at(GUARD), far.mr.rkey());
-        let receives = matches!(op, Op::Send | Op::SendImm | Op::WriteImm);
-        if receives {
-            let sges =
-                if op == Op::WriteImm { vec![] } else { vec![far.mr.slice(place.clone()).map_err(text)?] };
-            far.qp.post_recv(RecvWr::new(1, &sges)).map_err(text)?;
+        expected[place.clone()].copy_from_slice(&data);
+        let header = if *way == Way::Ud { GRH } else { 0 };
+        if op.receives() {
+            let room = far.mr.slice(GUARD - header..place.end).map_err(text)?;
+            let sges = if op == Op::WriteImm { &[][..] } else { &[room] };
+            far.post_recv(RecvWr::new(1, sges)).map_err(text)?;
         }
+        let local = near.mr.slice(place).map_err(text)?;
+        let (va, rkey) = (far.mr.addr_at(GUARD), far.mr.rkey());
         let wr = match op {
             Op::Send => SendWr::send(2, &[local]),
             Op::SendImm => SendWr::send_imm(2, &[local], IMM),
@@ -168,21 +136,52 @@ impl Run<'_> {
             _ => SendWr::read(2, &[local], va, rkey),
         };
         self.begin();
-        near.qp.post_send(wr).map_err(text)?;
-        let received = self.wait(near, 1, receives.then_some(far))?;
+        let received = self.send(&wr, op, &expected)?;
         self.seconds = self.start.elapsed().as_secs_f64();
         if let Some(wc) = received {
-            if wc.byte_len as usize != size {
+            if wc.byte_len as usize != header + size {
                 return Err(format!("{} bytes were received", wc.byte_len));
             }
             if wc.imm != matches!(op, Op::SendImm | Op::WriteImm).then_some(IMM) {
                 return Err(format!("the immediate data are {:?}", wc.imm));
             }
         }
-        let mut expected = blank;
-        expected[place].copy_from_slice(&data);
-        let found = target.mr.to_vec(0..expected.len()).map_err(text)?;
+        let mut found = target.mr.to_vec(0..expected.len()).map_err(text)?;
+        // The network header lies where the guard is.
+        let overwritten = GUARD - header..GUARD;
+        found[overwritten.clone()].copy_from_slice(&expected[overwritten]);
         same(&found, &expected)
+    }
+
+    /// Sends `wr` until it has arrived: once, where the transport sees to that. Gives the receive's completion.
+    fn send(&mut self, wr: &SendWr, op: Op, expected: &[u8]) -> Result<Option<Completion>, String> {
+        let Bench { near, far, way, .. } = self.bench;
+        for _ in 0..TRIES {
+            near.post_send(wr.clone()).map_err(text)?;
+            let sent = now();
+            let (mut done, mut received) = (false, None);
+            loop {
+                done |= !self.completions(near)?.is_empty();
+                far.drive();
+                if op.receives() {
+                    received = self.completions(far)?.first().copied().or(received);
+                }
+                // Nobody says when an unreliable WRITE has arrived: its bytes do.
+                let arrived = if op.receives() {
+                    received.is_some()
+                } else {
+                    !way.loses() || far.mr.to_vec(0..expected.len()).is_ok_and(|found| found == expected)
+                };
+                if done && arrived {
+                    return Ok(received);
+                }
+                self.check_patience()?;
+                if way.loses() && sent.elapsed() > LOST {
+                    break;
+                }
+            }
+        }
+        Err(format!("lost {TRIES} times"))
     }
 
     /// `count` atomics on words of their own. Every word and every value returned is checked.
@@ -211,12 +210,12 @@ impl Run<'_> {
                     ),
                     _ => SendWr::fetch_add(posted as u64, local, va, far.mr.rkey(), posted as u64 + 1),
                 };
-                near.qp.post_send_later(wr).map_err(text)?;
+                near.post_send(wr).map_err(text)?;
                 posted += 1;
             }
             done += self.completions(near)?.len();
             self.check_patience()?;
-            far.cq.device().drive();
+            far.drive();
         }
         self.seconds = self.start.elapsed().as_secs_f64();
         let after: Vec<u8> = (0..count)
@@ -231,21 +230,6 @@ impl Run<'_> {
             .collect();
         same(&near.mr.to_vec(0..before.len()).map_err(text)?, &before)?;
         same(&far.mr.to_vec(0..after.len()).map_err(text)?, &after)
-    }
-
-    /// Waits for `sends` completions at `near`, and for one receive at `far` where there is to be one.
-    fn wait(&mut self, near: &End, sends: usize, far: Option<&End>) -> Result<Option<Completion>, String> {
-        let (mut sent, mut received) = (0, None);
-        while sent < sends || far.is_some() && received.is_none() {
-            sent += self.completions(near)?.len();
-            match far {
-                Some(far) => received = self.completions(far)?.first().copied().or(received),
-                // Somebody has to answer.
-                None => self.bench.far.cq.device().drive(),
-            }
-            self.check_patience()?;
-        }
-        Ok(received)
     }
 
     fn completions(&mut self, end: &End) -> Result<Vec<Completion>, String> {

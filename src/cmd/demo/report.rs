@@ -31,8 +31,9 @@ pub(super) fn table(
         for row in rows {
             writeln!(
                 out,
-                "{:<16}  RC  {:>9}  {:>10}  {:>9.1} us  {:>8.3} Gbit/s   {}",
-                row.op.name(),
+                "{:<16} {:>3}  {:>9}  {:>10}  {:>9.1} us  {:>8.3} Gbit/s   {}",
+                row.trial.op.name(),
+                row.trial.way.transport(),
                 row.bytes,
                 row.operations,
                 row.seconds * 1e6,
@@ -57,8 +58,8 @@ pub(super) fn json(
         .iter()
         .map(|row| {
             json!({
-                "op": row.op.name(),
-                "qp_type": "RC",
+                "op": row.trial.op.name(),
+                "qp_type": row.trial.way.transport(),
                 "bytes": row.bytes,
                 "operations": row.operations,
                 "verified": row.verified(),

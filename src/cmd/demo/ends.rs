@@ -1,0 +1,103 @@
+//! The demo's two ends: a queue pair each, connected, and memory to send from and to.
+
+use driver_shim::{
+    AddressHandle, CompletionQueue, ConnectOptions, Device, MemoryRegion, PreparedQp, ProtectionDomain,
+    QueuePair,
+};
+use qp::{Access, AddressVector, PostError, RecvWr, SendWr};
+use wire::{QKey, Qpn};
+
+use super::bench::{DEPTH, ROOM};
+use super::plan::Way;
+use crate::cmd::Failure;
+
+const READS: u8 = 16;
+const QKEY: QKey = QKey::new(0x1111_1111);
+
+type Made<T> = Result<T, Box<dyn std::error::Error>>;
+
+/// One end.
+pub(super) struct End {
+    pub(super) cq: CompletionQueue,
+    pub(super) mr: MemoryRegion,
+    qp: QueuePair,
+    /// Where its datagrams go.
+    peer: Option<(AddressHandle, Qpn)>,
+}
+
+impl End {
+    /// Posts a send, to be sent when the device is driven next.
+    pub(super) fn post_send(&self, wr: SendWr) -> Result<(), PostError> {
+        let wr = match &self.peer {
+            Some((ah, qpn)) => ah.address(wr, *qpn, QKEY),
+            None => wr,
+        };
+        self.qp.post_send_later(wr)
+    }
+
+    pub(super) fn post_recv(&self, wr: RecvWr) -> Result<(), PostError> {
+        self.qp.post_recv(wr)
+    }
+
+    pub(super) fn drive(&self) {
+        self.cq.device().drive();
+    }
+}
+
+/// The ends of a way: the near one asks, the far one answers.
+///
+/// # Errors
+/// When they cannot be made or connected.
+pub(super) fn connect(devices: &[Device; 2], way: Way) -> Result<(End, End), Failure> {
+    pair(devices, way).map_err(|error| Failure::Failed(error.to_string()))
+}
+
+fn pair([a, b]: &[Device; 2], way: Way) -> Made<(End, End)> {
+    let (near, far) = (Parts::make(a, way)?, Parts::make(b, way)?);
+    let (near_end, far_end) = (near.qp.endpoint(1), far.qp.endpoint(1));
+    if way == Way::Ud {
+        return Ok((near.with_peer(far_end)?, far.with_peer(near_end)?));
+    }
+    let options = ConnectOptions {
+        path_mtu: a.active_mtu().min(b.active_mtu()),
+        max_rd_atomic: READS,
+        max_dest_rd_atomic: READS,
+        ..ConnectOptions::default()
+    };
+    Ok((near.connect(far_end, &options)?, far.connect(near_end, &options)?))
+}
+
+/// What an end is made of before it is connected.
+struct Parts {
+    pd: ProtectionDomain,
+    cq: CompletionQueue,
+    mr: MemoryRegion,
+    qp: PreparedQp,
+}
+
+impl Parts {
+    fn make(device: &Device, way: Way) -> Made<Self> {
+        let pd = device.alloc_pd();
+        let cq = device.create_cq(256)?;
+        let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+        let mr = pd.register(vec![0; ROOM], rights)?;
+        let qp = pd
+            .create_qp(way.qp_type(), &cq, &cq)
+            .max_send_wr(DEPTH)
+            .max_recv_wr(DEPTH)
+            .signal_all()
+            .build()?;
+        Ok(Self { pd, cq, mr, qp })
+    }
+
+    fn connect(self, peer: driver_shim::Endpoint, options: &ConnectOptions) -> Made<End> {
+        Ok(End { qp: self.qp.connect(peer, options)?, cq: self.cq, mr: self.mr, peer: None })
+    }
+
+    fn with_peer(self, peer: driver_shim::Endpoint) -> Made<End> {
+        let qp = self.qp.activate(QKEY)?;
+        let addr = AddressVector { dgid: peer.gid, sgid_index: 1, ..AddressVector::default() };
+        let ah = self.pd.create_ah(addr)?;
+        Ok(End { qp, cq: self.cq, mr: self.mr, peer: Some((ah, peer.qpn)) })
+    }
+}

@@ -1,0 +1,102 @@
+//! What the demo does: the rows of its table, in order.
+
+use qp::QpType;
+
+const SIZES: [usize; 7] = [0, 1, 33, 1024, 4096, 65_536, 1 << 20];
+const ATOMICS: [usize; 7] = [1, 2, 16, 128, 512, 1024, 4096];
+
+/// What carries an operation, and what it passes through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// A reliable connection.
+    Rc,
+    /// An unreliable connection.
+    Uc,
+    /// Datagrams.
+    Ud,
+}
+
+impl Way {
+    /// Type of the queue pair that sends.
+    pub(super) const fn qp_type(self) -> QpType {
+        match self {
+            Self::Rc => QpType::Rc,
+            Self::Uc => QpType::Uc,
+            Self::Ud => QpType::Ud,
+        }
+    }
+
+    /// How its transport is called.
+    pub(super) const fn transport(self) -> &'static str {
+        self.qp_type().name()
+    }
+
+    /// Whether a message may be lost, and then is sent again by the demo itself.
+    pub(super) const fn loses(self) -> bool {
+        matches!(self, Self::Uc | Self::Ud)
+    }
+}
+
+/// Operations of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Op {
+    Send,
+    SendImm,
+    Write,
+    WriteImm,
+    Read,
+    CmpSwap,
+    FetchAdd,
+}
+
+impl Op {
+    const ALL: [Self; 7] =
+        [Self::Send, Self::SendImm, Self::Write, Self::WriteImm, Self::Read, Self::CmpSwap, Self::FetchAdd];
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Send => "SEND",
+            Self::SendImm => "SEND_WITH_IMM",
+            Self::Write => "WRITE",
+            Self::WriteImm => "WRITE_WITH_IMM",
+            Self::Read => "READ",
+            Self::CmpSwap => "CMP_SWAP",
+            Self::FetchAdd => "FETCH_ADD",
+        }
+    }
+
+    pub(super) const fn is_atomic(self) -> bool {
+        matches!(self, Self::CmpSwap | Self::FetchAdd)
+    }
+
+    /// Whether the far end gives a receive for it.
+    pub(super) const fn receives(self) -> bool {
+        matches!(self, Self::Send | Self::SendImm | Self::WriteImm)
+    }
+}
+
+/// One row to be made.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Trial {
+    pub(super) way: Way,
+    pub(super) op: Op,
+    /// Bytes; of atomics, how many.
+    pub(super) amount: usize,
+}
+
+/// All rows.
+pub(super) fn trials() -> Vec<Trial> {
+    let mut rows = Vec::new();
+    let mut add = |way, ops: &[Op], amounts: &[usize]| {
+        for &op in ops {
+            rows.extend(amounts.iter().map(|&amount| Trial { way, op, amount }));
+        }
+    };
+    let (atomics, messages) = (&Op::ALL[5..], &Op::ALL[..5]);
+    add(Way::Rc, messages, &SIZES);
+    add(Way::Rc, atomics, &ATOMICS);
+    // What nothing holds back has to fit a socket's buffer.
+    add(Way::Uc, &messages[..4], &SIZES[..6]);
+    add(Way::Ud, &messages[..2], &SIZES[..5]);
+    rows
+}
