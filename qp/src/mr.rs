@@ -3,7 +3,7 @@
 //! A region owns its bytes: programs copy in and out through the device, so a peer may write at any time
 //! without anyone holding a reference. Every access goes through one check (rule R-MEM-3).
 
-use transport::{Access, AccessError, AtomicOp, Memory, PdId};
+use transport::{Access, AccessError, AtomicOp, Memory, PdId, Via};
 use wire::{LKey, RKey, VirtAddr};
 
 /// What registration gives back.
@@ -229,33 +229,33 @@ fn check_access(access: Access) -> Result<(), MrError> {
 impl Memory for MrTable {
     fn check_remote(
         &self,
-        pd: PdId,
+        via: Via,
         rkey: RKey,
         va: VirtAddr,
         len: u64,
         need: Access,
     ) -> Result<(), AccessError> {
-        self.check(pd, rkey.value(), va, len, need).map(|_| ())
+        self.check(via.pd, rkey.value(), va, len, need).map(|_| ())
     }
 
-    fn read_remote(&self, pd: PdId, rkey: RKey, va: VirtAddr, out: &mut [u8]) -> Result<(), AccessError> {
-        self.read(pd, rkey.value(), va, Access::REMOTE_READ, out)
+    fn read_remote(&self, via: Via, rkey: RKey, va: VirtAddr, out: &mut [u8]) -> Result<(), AccessError> {
+        self.read(via.pd, rkey.value(), va, Access::REMOTE_READ, out)
     }
 
-    fn write_remote(&mut self, pd: PdId, rkey: RKey, va: VirtAddr, data: &[u8]) -> Result<(), AccessError> {
-        let range = self.range_mut(pd, rkey.value(), va, Access::REMOTE_WRITE, data.len())?;
+    fn write_remote(&mut self, via: Via, rkey: RKey, va: VirtAddr, data: &[u8]) -> Result<(), AccessError> {
+        let range = self.range_mut(via.pd, rkey.value(), va, Access::REMOTE_WRITE, data.len())?;
         range.copy_from_slice(data);
         Ok(())
     }
 
     fn atomic_remote(
         &mut self,
-        pd: PdId,
+        via: Via,
         rkey: RKey,
         va: VirtAddr,
         op: AtomicOp,
     ) -> Result<u64, AccessError> {
-        let range = self.range_mut(pd, rkey.value(), va, Access::REMOTE_ATOMIC, 8)?;
+        let range = self.range_mut(via.pd, rkey.value(), va, Access::REMOTE_ATOMIC, 8)?;
         let mut word = [0; 8];
         word.copy_from_slice(range);
         let original = u64::from_ne_bytes(word);

@@ -15,7 +15,7 @@ use wire::{
 use crate::completion::{Completion, WcStatus};
 use crate::drop::DropReason;
 use crate::params::RcParams;
-use crate::ports::{Access, AccessError, AtomicOp, Ctx, Effects, Memory, PdId, RecvQueue, Side};
+use crate::ports::{Access, AccessError, AtomicOp, Ctx, Effects, Memory, PdId, RecvQueue, Side, Via};
 use crate::requester::Requester;
 use crate::responder::Responder;
 use crate::wqe::{RecvWqe, SendFlags, SendOp, SendWqe, Sge, SgeList};
@@ -102,32 +102,32 @@ impl Ram {
 impl Memory for Ram {
     fn check_remote(
         &self,
-        pd: PdId,
+        via: Via,
         rkey: RKey,
         va: VirtAddr,
         len: u64,
         need: Access,
     ) -> Result<(), AccessError> {
-        self.find(pd, rkey.value(), va, len, need).map(|_| ())
+        self.find(via.pd, rkey.value(), va, len, need).map(|_| ())
     }
 
-    fn read_remote(&self, pd: PdId, rkey: RKey, va: VirtAddr, out: &mut [u8]) -> Result<(), AccessError> {
-        self.read(pd, rkey.value(), va, Access::REMOTE_READ, out)
+    fn read_remote(&self, via: Via, rkey: RKey, va: VirtAddr, out: &mut [u8]) -> Result<(), AccessError> {
+        self.read(via.pd, rkey.value(), va, Access::REMOTE_READ, out)
     }
 
-    fn write_remote(&mut self, pd: PdId, rkey: RKey, va: VirtAddr, data: &[u8]) -> Result<(), AccessError> {
-        self.get(pd, rkey.value(), va, data.len(), Access::REMOTE_WRITE)?.copy_from_slice(data);
+    fn write_remote(&mut self, via: Via, rkey: RKey, va: VirtAddr, data: &[u8]) -> Result<(), AccessError> {
+        self.get(via.pd, rkey.value(), va, data.len(), Access::REMOTE_WRITE)?.copy_from_slice(data);
         Ok(())
     }
 
     fn atomic_remote(
         &mut self,
-        pd: PdId,
+        via: Via,
         rkey: RKey,
         va: VirtAddr,
         op: AtomicOp,
     ) -> Result<u64, AccessError> {
-        let word = self.get(pd, rkey.value(), va, 8, Access::REMOTE_ATOMIC)?;
+        let word = self.get(via.pd, rkey.value(), va, 8, Access::REMOTE_ATOMIC)?;
         let original = u64::from_ne_bytes((&*word).try_into().unwrap());
         word.copy_from_slice(&op.apply(original).to_ne_bytes());
         Ok(original)

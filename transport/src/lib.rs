@@ -30,7 +30,7 @@ pub use counters::Counters;
 pub use datagram::Datagrams;
 pub use drop::DropReason;
 pub use params::RcParams;
-pub use ports::{Access, AccessError, AtomicOp, Ctx, Effects, Memory, PdId, RecvQueue};
+pub use ports::{Access, AccessError, AtomicOp, Ctx, Effects, Memory, PdId, RecvQueue, Via};
 pub use requester::Requester;
 pub use responder::Responder;
 pub use unreliable::{Receiver, Sender};

@@ -2,7 +2,7 @@
 
 use wire::{Duration, Mtu, PKey, Psn, QKey, Qpn, RnrTimer};
 
-use crate::ports::{Access, PdId};
+use crate::ports::{Access, PdId, Via};
 
 /// Attributes of a reliable connection. The owner keeps them; the engines only read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +44,12 @@ pub struct RcParams {
 impl RcParams {
     /// Value of [`RcParams::rnr_retry`] that never gives up.
     pub const RNR_RETRY_FOREVER: u8 = 7;
+
+    /// How its peer reaches memory.
+    #[must_use]
+    pub const fn via(&self) -> Via {
+        Via { pd: self.pd, qpn: self.qpn }
+    }
 
     /// Path MTU in bytes.
     #[must_use]

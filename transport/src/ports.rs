@@ -1,6 +1,6 @@
 //! What the engines need of the world: memory, receive work, and a place for what they cause.
 
-use wire::{Instant, LKey, NakCode, RKey, VirtAddr};
+use wire::{Instant, LKey, NakCode, Qpn, RKey, VirtAddr};
 
 use crate::completion::Completion;
 use crate::counters::Counters;
@@ -39,6 +39,16 @@ bitflags::bitflags! {
 /// Protection domain: queue pairs reach only regions of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PdId(pub u32);
+
+/// The queue pair through which a peer reaches memory. Regions are of a protection domain; a window may be for
+/// one queue pair alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Via {
+    /// Protection domain that counts: the queue pair's, or that of the shared receive queue of an XRC target.
+    pub pd: PdId,
+    /// The queue pair on this device that the request arrived at.
+    pub qpn: Qpn,
+}
 
 /// Why memory may not be touched. To a peer it is always the same NAK; the distinction is for traces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -101,7 +111,7 @@ pub trait Memory {
     /// The first check that fails.
     fn check_remote(
         &self,
-        pd: PdId,
+        via: Via,
         rkey: RKey,
         va: VirtAddr,
         len: u64,
@@ -112,19 +122,19 @@ pub trait Memory {
     ///
     /// # Errors
     /// As [`Memory::check_remote`]; then nothing is copied.
-    fn read_remote(&self, pd: PdId, rkey: RKey, va: VirtAddr, out: &mut [u8]) -> Result<(), AccessError>;
+    fn read_remote(&self, via: Via, rkey: RKey, va: VirtAddr, out: &mut [u8]) -> Result<(), AccessError>;
 
     /// Copies into memory that peers may write.
     ///
     /// # Errors
     /// As [`Memory::check_remote`]; then nothing is copied.
-    fn write_remote(&mut self, pd: PdId, rkey: RKey, va: VirtAddr, data: &[u8]) -> Result<(), AccessError>;
+    fn write_remote(&mut self, via: Via, rkey: RKey, va: VirtAddr, data: &[u8]) -> Result<(), AccessError>;
 
     /// Does an atomic on the eight bytes at `va`, in the byte order of the host; gives the value found.
     ///
     /// # Errors
     /// As [`Memory::check_remote`]; then nothing changes.
-    fn atomic_remote(&mut self, pd: PdId, rkey: RKey, va: VirtAddr, op: AtomicOp)
+    fn atomic_remote(&mut self, via: Via, rkey: RKey, va: VirtAddr, op: AtomicOp)
     -> Result<u64, AccessError>;
 
     /// Whether the owner may use `len` bytes at `va` with the rights `need`.

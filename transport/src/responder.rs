@@ -333,11 +333,17 @@ impl Responder {
             ctx.out.counters.rx_write_requests += 1;
             // Rule F4: without a byte to write, key and address say nothing.
             if total > 0 {
-                ctx.memory.check_remote(ctx.params.pd, rkey, va, u64::from(total), Access::REMOTE_WRITE)?;
+                ctx.memory.check_remote(
+                    ctx.params.via(),
+                    rkey,
+                    va,
+                    u64::from(total),
+                    Access::REMOTE_WRITE,
+                )?;
             }
         }
         if !data.is_empty() {
-            ctx.memory.write_remote(ctx.params.pd, rkey, va, data)?;
+            ctx.memory.write_remote(ctx.params.via(), rkey, va, data)?;
         }
         if info.position.ends() {
             self.message = Message::None;
@@ -362,7 +368,7 @@ impl Responder {
             return Err(Refusal::INVALID);
         }
         if len > 0 {
-            ctx.memory.check_remote(ctx.params.pd, rkey, va, u64::from(len), Access::REMOTE_READ)?;
+            ctx.memory.check_remote(ctx.params.via(), rkey, va, u64::from(len), Access::REMOTE_READ)?;
         }
         ctx.out.counters.rx_read_requests += 1;
         let (psn, span) = (packet.bth().psn(), ctx.params.packets(len));
@@ -394,7 +400,7 @@ impl Responder {
         } else {
             AtomicOp::FetchAdd { add: eth.swap_or_add() }
         };
-        let original = ctx.memory.atomic_remote(ctx.params.pd, eth.rkey(), eth.va(), op)?;
+        let original = ctx.memory.atomic_remote(ctx.params.via(), eth.rkey(), eth.va(), op)?;
         ctx.out.counters.rx_atomic_requests += 1;
         let psn = packet.bth().psn();
         self.epsn = psn.wrapping_add(1);

@@ -253,7 +253,8 @@ impl Receiver {
                     return Err(DropReason::BadRequest);
                 }
                 let need = Access::REMOTE_WRITE;
-                if len > 0 && ctx.memory.check_remote(ctx.params.pd, rkey, va, u64::from(len), need).is_err()
+                if len > 0
+                    && ctx.memory.check_remote(ctx.params.via(), rkey, va, u64::from(len), need).is_err()
                 {
                     return Err(DropReason::BadRequest);
                 }
@@ -270,7 +271,7 @@ impl Receiver {
             return Err(DropReason::BadRequest);
         }
         let receive = if packet.imm_dt().is_some() { Some(self.take_receive(ctx, recv)?) } else { None };
-        if !data.is_empty() && ctx.memory.write_remote(ctx.params.pd, rkey, va, data).is_err() {
+        if !data.is_empty() && ctx.memory.write_remote(ctx.params.via(), rkey, va, data).is_err() {
             self.kept = receive.or(self.kept.take());
             return Err(DropReason::BadRequest);
         }

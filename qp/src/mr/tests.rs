@@ -1,10 +1,12 @@
 //! Keys, rights and bounds.
 
 use proptest::prelude::*;
+use wire::Qpn;
 
 use super::*;
 
 const PD: PdId = PdId(1);
+const VIA: Via = Via { pd: PD, qpn: Qpn::new(0x11) };
 const ALL: Access =
     Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
 
@@ -45,8 +47,8 @@ fn f34_a_region_of_no_bytes_can_be_had_and_not_touched() {
         table.check(PD, info.lkey.value(), info.addr, 1, Access::empty()).err(),
         Some(AccessError::OutOfBounds)
     );
-    assert_eq!(table.write_remote(PD, info.rkey, info.addr, &[0]), Err(AccessError::OutOfBounds));
-    assert_eq!(table.write_remote(PD, info.rkey, info.addr, &[]), Ok(()), "R-MEM-7");
+    assert_eq!(table.write_remote(VIA, info.rkey, info.addr, &[0]), Err(AccessError::OutOfBounds));
+    assert_eq!(table.write_remote(VIA, info.rkey, info.addr, &[]), Ok(()), "R-MEM-7");
     assert_eq!(table.deregister(info.lkey), Ok((PD, vec![])));
 }
 
@@ -76,7 +78,7 @@ fn every_bit_of_a_key_counts() {
     let (table, info) = one(8, ALL);
     for bit in 0..32 {
         let key = RKey::new(info.rkey.value() ^ (1 << bit));
-        let result = table.check_remote(PD, key, info.addr, 1, Access::REMOTE_READ);
+        let result = table.check_remote(VIA, key, info.addr, 1, Access::REMOTE_READ);
         assert_eq!(result, Err(AccessError::UnknownKey), "bit {bit}");
     }
 }
@@ -85,7 +87,7 @@ fn every_bit_of_a_key_counts() {
 fn checks_go_key_domain_right_bounds() {
     let (table, info) = one(8, Access::REMOTE_READ);
     let out = VirtAddr::new(0);
-    let check = |pd, key, va, need| table.check_remote(pd, RKey::new(key), va, 1, need);
+    let check = |pd, key, va, need| table.check_remote(Via { pd, ..VIA }, RKey::new(key), va, 1, need);
     let key = info.rkey.value();
     // R-MEM-3: each with everything after it wrong as well.
     assert_eq!(check(PdId(2), key + 1, out, ALL), Err(AccessError::UnknownKey));
@@ -109,10 +111,10 @@ fn each_way_to_touch_memory_needs_its_right() {
         let mut out = [0; 8];
         let has = |right| if access.contains(right) { Ok(()) } else { Err(AccessError::NoRight) };
         assert_eq!(table.read_local(PD, lkey, addr, &mut out), Ok(()), "R-MEM-1: always");
-        assert_eq!(table.read_remote(PD, rkey, addr, &mut out), has(Access::REMOTE_READ));
-        assert_eq!(table.write_remote(PD, rkey, addr, &out), has(Access::REMOTE_WRITE));
+        assert_eq!(table.read_remote(VIA, rkey, addr, &mut out), has(Access::REMOTE_READ));
+        assert_eq!(table.write_remote(VIA, rkey, addr, &out), has(Access::REMOTE_WRITE));
         assert_eq!(table.write_local(PD, lkey, addr, &out), has(Access::LOCAL_WRITE), "R-MEM-10");
-        assert_eq!(table.atomic_remote(PD, rkey, addr, op).map(|_| ()), has(Access::REMOTE_ATOMIC));
+        assert_eq!(table.atomic_remote(VIA, rkey, addr, op).map(|_| ()), has(Access::REMOTE_ATOMIC));
     }
 }
 
@@ -121,7 +123,7 @@ fn atomics_work_on_the_hosts_number() {
     let (mut table, info) = one(16, ALL);
     table.bytes_mut(info.lkey, 8, 8).unwrap().copy_from_slice(&u64::MAX.to_ne_bytes());
     let va = VirtAddr::new(info.addr.value() + 8);
-    let mut atomic = |op| table.atomic_remote(PD, info.rkey, va, op);
+    let mut atomic = |op| table.atomic_remote(VIA, info.rkey, va, op);
     assert_eq!(atomic(AtomicOp::FetchAdd { add: 3 }), Ok(u64::MAX));
     assert_eq!(atomic(AtomicOp::CmpSwap { compare: 1, swap: 9 }), Ok(2));
     assert_eq!(atomic(AtomicOp::CmpSwap { compare: 2, swap: 9 }), Ok(2));
@@ -133,8 +135,8 @@ fn atomics_work_on_the_hosts_number() {
 fn zero_based_regions_are_addressed_from_zero() {
     let (table, info) = one(8, Access::ZERO_BASED | Access::REMOTE_READ);
     assert_eq!(info.addr, VirtAddr::new(0), "R-MEM-6");
-    assert_eq!(table.check_remote(PD, info.rkey, VirtAddr::new(7), 1, Access::REMOTE_READ), Ok(()));
-    let beyond = table.check_remote(PD, info.rkey, VirtAddr::new(8), 1, Access::REMOTE_READ);
+    assert_eq!(table.check_remote(VIA, info.rkey, VirtAddr::new(7), 1, Access::REMOTE_READ), Ok(()));
+    let beyond = table.check_remote(VIA, info.rkey, VirtAddr::new(8), 1, Access::REMOTE_READ);
     assert_eq!(beyond, Err(AccessError::OutOfBounds));
 }
 
@@ -183,11 +185,11 @@ proptest! {
         let inside = va >= info.addr.value() && u128::from(va) + u128::from(len) <= u128::from(end);
         let expected = if inside { Ok(()) } else { Err(AccessError::OutOfBounds) };
         let va = VirtAddr::new(va);
-        prop_assert_eq!(table.check_remote(PD, info.rkey, va, len, Access::REMOTE_READ), expected);
+        prop_assert_eq!(table.check_remote(VIA, info.rkey, va, len, Access::REMOTE_READ), expected);
         prop_assert_eq!(table.check_local(PD, info.lkey, va, len, Access::LOCAL_WRITE), expected);
         if len < 20_000 {
             let mut data = vec![9; usize::try_from(len).unwrap()];
-            prop_assert_eq!(table.read_remote(PD, info.rkey, va, &mut data), expected);
+            prop_assert_eq!(table.read_remote(VIA, info.rkey, va, &mut data), expected);
             data.fill(9);
             prop_assert_eq!(table.write_local(PD, info.lkey, va, &data), expected);
             let written = table.bytes(info.lkey, 0, size).unwrap().iter().filter(|byte| **byte == 9).count();

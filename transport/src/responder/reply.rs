@@ -29,7 +29,8 @@ impl Responder {
         let mtu = ctx.params.mtu_bytes();
         if let Some(&Reply::Read { va, rkey, remaining, .. }) = self.replies.front() {
             let len = u64::from(remaining.min(mtu));
-            if len > 0 && ctx.memory.check_remote(ctx.params.pd, rkey, va, len, Access::REMOTE_READ).is_err()
+            if len > 0
+                && ctx.memory.check_remote(ctx.params.via(), rkey, va, len, Access::REMOTE_READ).is_err()
             {
                 self.refuse_read(ctx);
             }
@@ -66,7 +67,7 @@ impl Responder {
                     at = put(body, at, Aeth::new(Syndrome::ACK, *msn).as_bytes());
                 }
                 let out = &mut body[at..at + payload as usize];
-                if !out.is_empty() && ctx.memory.read_remote(ctx.params.pd, *rkey, *va, out).is_err() {
+                if !out.is_empty() && ctx.memory.read_remote(ctx.params.via(), *rkey, *va, out).is_err() {
                     self.refuse_read(ctx);
                     return false;
                 }
