@@ -103,9 +103,9 @@ pub struct GidTable {
 }
 
 impl GidTable {
-    /// A table in the order of rdma_rxe's: index 0 the link-local address, 1 the first IPv4 address, then
-    /// the rest. Without a link-local address (on loopback) index 0 repeats index 1; without an IPv4
-    /// address the others move up. `mtu` is that of the interface.
+    /// A table in the order of rdma_rxe's (rules R-ADR-16, R-ADR-17): index 0 the link-local address, 1 the first
+    /// IPv4 address, then the rest. Without a link-local address (on loopback) index 0 repeats index 1; without an
+    /// IPv4 address the others move up. `mtu` is that of the interface.
     #[must_use]
     pub fn new(addresses: &[IpAddr], mac: Mac, mtu: u32) -> Self {
         let all: Vec<Gid> = addresses.iter().map(|address| Gid::from(*address)).collect();
@@ -175,6 +175,7 @@ mod tests {
         GidTable::new(&addresses, Mac::default(), 1500).gids().iter().map(Gid::to_string).collect()
     }
 
+    /// Rules R-ADR-16, R-ADR-17.
     #[test]
     fn order_is_link_local_then_first_ipv4_then_the_rest() {
         assert_eq!(
@@ -184,6 +185,7 @@ mod tests {
         assert_eq!(table(&["2001:db8::1", "fe80::1"]), ["fe80::1", "2001:db8::1"]);
     }
 
+    /// Rule R-ADR-17.
     #[test]
     fn loopback_has_its_address_at_0_and_1() {
         assert_eq!(table(&["127.0.0.2"]), ["::ffff:127.0.0.2", "::ffff:127.0.0.2"]);

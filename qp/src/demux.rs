@@ -1,6 +1,6 @@
 //! Admission: which queue pair a packet is for, or why it is for none.
 //!
-//! Everything here is a silent drop with a counted reason; no packet that fails is ever answered.
+//! Everything here is a silent drop with a counted reason; no packet that fails is ever answered (rule R-ADM-1).
 
 use transport::{Counters, DropReason};
 use wire::batch::HeaderKnowledge;
@@ -25,6 +25,7 @@ pub(crate) fn admit(
     counters: &mut Counters,
 ) -> Result<(), DropReason> {
     let (info, state) = (packet.info(), pair.state());
+    // Rule R-ADM-4.
     if info.transport != pair.init.qp_type.transport() {
         return Err(DropReason::WrongTransport);
     }
@@ -32,8 +33,8 @@ pub(crate) fn admit(
     if !takes {
         return Err(DropReason::QpState);
     }
-    // A connected queue pair has one peer and one address of its own (rule R-ADM-7); all others take what is
-    // sent to the port (rule R-ADR-8).
+    // A connected queue pair has one peer and one address of its own (rules R-ADM-7 and R-ADR-9); all others take
+    // what is sent to the port (rule R-ADR-8).
     let addressed = if pair.init.qp_type.is_connected() {
         pair.net.is_some_and(|net| net.src() == packet.net.dst() && net.dst() == packet.net.src())
     } else {
@@ -51,7 +52,7 @@ pub(crate) fn admit(
     icrc_matches(packet, knowledge, counters).then_some(()).ok_or(DropReason::BadIcrc)
 }
 
-/// Whether the ICRC is right, as far as the header is known. It is computed once.
+/// Whether the ICRC is right, as far as the header is known (rule R-ADM-11). It is computed once.
 pub(crate) fn icrc_matches(packet: &Packet<'_>, knowledge: HeaderKnowledge, counters: &mut Counters) -> bool {
     match (knowledge, &packet.net) {
         (HeaderKnowledge::Unknown, NetHeader::V4(..)) => {

@@ -112,6 +112,7 @@ impl Engines {
         packet: &Packet<'_>,
     ) -> Result<(), DropReason> {
         match self {
+            // Rule R-ADM-6.
             Self::Rc(_, responder) if packet.info().kind.is_request() => {
                 responder.on_request(ctx, recv, packet)
             }
@@ -145,6 +146,7 @@ impl Engines {
     /// Length of the next answer to send.
     pub(crate) fn prepare_reply(&mut self, ctx: &mut Ctx<'_>) -> Option<usize> {
         match self {
+            // Rule R-RSP-39: answers leave whatever becomes of requests.
             Self::Rc(_, responder) => responder.prepare(ctx),
             Self::Uc(..) | Self::Ud(..) => None,
         }

@@ -16,7 +16,7 @@ pub enum Event {
     Async(AsyncEvent),
 }
 
-/// Asynchronous events, with the names of verbs.
+/// Asynchronous events, with the names of verbs (rule R-CQE-13).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AsyncEvent {

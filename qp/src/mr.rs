@@ -107,6 +107,7 @@ impl MrTable {
             None => return Err(MrError::TableFull),
         };
         let length = bytes.len();
+        // Rule R-MEM-6.
         let base = VirtAddr::new(if access.contains(Access::ZERO_BASED) { 0 } else { self.next_addr });
         self.next_addr += (length as u64).div_ceil(PAGE) * PAGE + PAGE;
         let slot = &mut self.slots[index];
@@ -116,7 +117,7 @@ impl MrTable {
         Ok(MrInfo { lkey: LKey::new(key), rkey: RKey::new(key), addr: base, length })
     }
 
-    /// Ends a registration; gives its domain and its bytes back.
+    /// Ends a registration; gives its domain and its bytes back. Its key fails from now on (rule R-MEM-12).
     pub(crate) fn deregister(&mut self, lkey: LKey) -> Result<(PdId, Vec<u8>), MrError> {
         self.region(lkey.value()).ok_or(MrError::NoSuchKey(lkey))?;
         let index = (lkey.value() >> 8) as usize;
@@ -171,7 +172,8 @@ impl MrTable {
         if !region.access.contains(need) {
             return Err(AccessError::NoRight);
         }
-        // Rule R-MEM-4: no sum of two numbers that came from outside, so nothing can wrap.
+        // Rules R-MEM-4, R-MEM-7, R-MEM-8 and R-RSP-47: no sum of two numbers that came from outside, so nothing can
+        // wrap.
         let size = region.bytes.len() as u64;
         let start = va.value().checked_sub(region.base.value()).ok_or(AccessError::OutOfBounds)?;
         if start > size || len > size - start {
@@ -278,6 +280,7 @@ impl Memory for MrTable {
         self.read(pd, lkey.value(), va, Access::empty(), out)
     }
 
+    // Rule R-MEM-10.
     fn write_local(&mut self, pd: PdId, lkey: LKey, va: VirtAddr, data: &[u8]) -> Result<(), AccessError> {
         let range = self.range_mut(pd, lkey.value(), va, Access::LOCAL_WRITE, data.len())?;
         range.copy_from_slice(data);

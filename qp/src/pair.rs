@@ -17,7 +17,7 @@ use crate::wr::QpCap;
 /// R-REQ-6).
 const MAX_WINDOW: u32 = (1 << 23) - 1;
 
-/// The queue key of the general services queue pair, known to all (rule R-ADR-4).
+/// The queue key of the general services queue pair, known to all (rule R-ADR-21).
 const GSI_QKEY: QKey = QKey::new(0x8001_0000);
 
 /// What a queue pair is made of, fixed when it is created.
@@ -31,12 +31,13 @@ pub struct QpInit {
     pub send_cq: CqId,
     /// Where receives complete.
     pub recv_cq: CqId,
-    /// Sizes.
+    /// Sizes; they are kept as given (rule R-CQE-16).
     pub cap: QpCap,
     /// Every send completes visibly, signalled or not.
     pub sq_sig_all: bool,
 }
 
+/// Receives that were posted: used, and so completed, in order (rule R-CQE-14).
 #[derive(Debug, Default)]
 pub(crate) struct RecvRing(VecDeque<RecvWqe>);
 
@@ -105,7 +106,8 @@ impl QueuePair {
         self.attr.state
     }
 
-    /// Takes over attributes that were checked, and does what the transition asks for.
+    /// Takes over attributes that were checked, and does what the transition asks for. Leaving SQD lets requests
+    /// start again (rule R-QPS-20).
     pub(crate) fn apply(&mut self, attr: QpAttr, net: Option<NetHeader>, caps: &Caps, port_mtu: Mtu) {
         let from = self.attr.state;
         self.attr = if attr.state == QpState::Reset { QpAttr::default() } else { attr };
@@ -190,6 +192,7 @@ fn params(qpn: Qpn, init: &QpInit, attr: &QpAttr, caps: &Caps, port_mtu: Mtu) ->
 mod tests {
     use super::*;
 
+    /// Rule R-REQ-6.
     #[test]
     fn the_window_stays_within_half_the_circle_of_psns() {
         let cq = CqId(0);

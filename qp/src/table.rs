@@ -8,8 +8,8 @@ use crate::pair::QueuePair;
 const FIRST_QPN: u32 = 0x11;
 const MAX_QPS: usize = 1 << 20;
 
-/// Queue pairs of a device. A number that becomes free is used again as late as possible, so that packets to
-/// its former owner find nobody.
+/// Queue pairs of a device, with the numbers of rule R-ADR-11. One that becomes free is used again as late as
+/// possible, so that packets to its former owner find nobody (rule R-QPS-27).
 #[derive(Debug, Default)]
 pub(crate) struct QpTable {
     slots: Vec<Option<Box<QueuePair>>>,
@@ -100,6 +100,7 @@ mod tests {
         QueuePair::new(qpn, init, &CAPS, wire::Mtu::B1024)
     }
 
+    /// Rules R-ADR-11, R-QPS-27.
     #[test]
     fn a_number_is_used_again_as_late_as_possible() {
         let mut table = QpTable::default();

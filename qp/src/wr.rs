@@ -209,6 +209,7 @@ impl SendWr {
                 (sges, None, total)
             }
             SendData::Inline(data) => {
+                // Rule R-REQ-16.
                 if self.op.has_response_data() {
                     return Err(PostError::NotInline);
                 }
@@ -222,6 +223,7 @@ impl SendWr {
         if self.op.is_atomic() && total != 8 {
             return Err(PostError::AtomicLength(total));
         }
+        // Rule R-REQ-34.
         if !qp_type.is_connected() && total > u64::from(port_mtu.bytes()) {
             return Err(PostError::DatagramTooLong { given: total, max: port_mtu.bytes() });
         }

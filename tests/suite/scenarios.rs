@@ -209,6 +209,7 @@ fn a_fenced_request_starts_when_the_reads_before_it_are_done() {
 }
 
 /// Rule R-REQ-8, F31.
+/// Rule R-REQ-39.
 #[test]
 fn reads_beyond_the_agreed_depth_wait_their_turn() {
     let mut two =

@@ -32,7 +32,7 @@ impl Requester {
     /// Why it had no effect.
     pub fn on_response(&mut self, ctx: &mut Ctx<'_>, packet: &Packet<'_>) -> Result<(), DropReason> {
         let psn = packet.bth().psn();
-        // Rule R-CMP-1: only what is outstanding can be answered.
+        // Rules R-CMP-1 and R-CMP-24: only what is outstanding can be answered. The MSN is not looked at (R-CMP-19).
         if !psn.in_window(self.una, self.high.steps_from(self.una)) {
             return Err(DropReason::GhostResponse);
         }
@@ -50,6 +50,7 @@ impl Requester {
             return Ok(());
         }
         let syndrome = aeth.syndrome();
+        // Rule R-CMP-10: a NAK acknowledges what is before it.
         let end = if syndrome.is_ack() { psn.wrapping_add(1) } else { psn };
         match self.acknowledge_before(ctx, end) {
             // What the answer says of its own PSN has to wait: it will be said again.
@@ -65,6 +66,7 @@ impl Requester {
                 let status = Self::count_fatal_nak(ctx, code);
                 self.fail(ctx, status, u32::from(syndrome.byte()));
             }
+            // Rule R-CMP-13.
             Syndrome::Reserved(byte) => self.fail(ctx, WcStatus::BadRespErr, u32::from(byte)),
         }
         Ok(())
@@ -91,6 +93,7 @@ impl Requester {
         }
         let params = ctx.params;
         let Some(wqe) = self.sq.front() else { return Err(DropReason::GhostResponse) };
+        // Rule R-CMP-16.
         let (Some((first, n)), SendOp::Read { .. }) = (wqe.psns, wqe.op) else {
             self.fail(ctx, WcStatus::BadRespErr, 0);
             return Ok(());
@@ -98,13 +101,16 @@ impl Requester {
         let index = psn.steps_from(first);
         let offset = index * params.mtu_bytes();
         let expected = (wqe.length - offset).min(params.mtu_bytes());
-        // Rule R-CMP-8: a resumed answer may begin with any opcode, but its end is known.
+        // Rule R-CMP-8: a resumed answer may begin with any opcode, but its end is known (rule R-CMP-21), as is what
+        // each packet holds (rule R-CMP-7).
         let ends = index + 1 == read_request_end(index, n, params.window);
+        // Rule R-CMP-14.
         let positive = packet.aeth().is_none_or(|aeth| aeth.syndrome().is_ack());
         if !positive || packet.info().position.ends() != ends || packet.payload().len() != expected as usize {
             self.fail(ctx, WcStatus::BadRespErr, 0);
             return Ok(());
         }
+        // Rules R-CMP-5 and R-CMP-20.
         if scatter(ctx.memory, params.pd, &wqe.sges, u64::from(offset), packet.payload()).is_err() {
             self.fail(ctx, WcStatus::LocProtErr, 0);
             return Ok(());
@@ -166,13 +172,14 @@ impl Requester {
                 self.progress(ctx, last.wrapping_add(1));
                 self.complete_oldest(ctx);
             } else {
+                // Rule R-CMP-4.
                 self.progress(ctx, end);
             }
         }
         Passed::All
     }
 
-    /// An answer has passed over a READ or atomic (rule R-CMP-3, field case F11).
+    /// An answer has passed over a READ or atomic (rules R-CMP-3, R-CMP-6 and R-CMP-22, field case F11).
     fn implied_nak(&mut self, ctx: &mut Ctx<'_>) -> Result<(), DropReason> {
         if self.recovering {
             return Err(DropReason::ResponseOutOfOrder);
@@ -181,6 +188,7 @@ impl Requester {
         Ok(())
     }
 
+    /// Rule R-CMP-11.
     fn on_sequence_nak(&mut self, ctx: &mut Ctx<'_>) {
         // Rule R-REQ-23: some responders send one behind an RNR NAK; the wait goes on.
         if self.is_waiting_for_receiver() {

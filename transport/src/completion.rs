@@ -4,7 +4,7 @@ use core::fmt;
 
 use wire::{Packet, Qpn, WrId};
 
-/// How a work request ended.
+/// How a work request ended (rule R-CQE-1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum WcStatus {
@@ -61,7 +61,7 @@ impl fmt::Display for WcStatus {
     }
 }
 
-/// What a completed work request was.
+/// What a completed work request was (rule R-CQE-8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum WcOpcode {
@@ -90,7 +90,7 @@ pub struct Completion {
     pub status: WcStatus,
     /// What it was.
     pub opcode: WcOpcode,
-    /// Bytes transferred; 0 where it failed.
+    /// Bytes transferred; 0 where it failed (rule R-CQE-7).
     pub byte_len: u32,
     /// Immediate data that arrived, in wire order.
     pub imm: Option<[u8; 4]>,
@@ -107,7 +107,7 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// The completion of a work request that failed.
+    /// The completion of a work request that failed (rule R-CQE-5).
     #[must_use]
     pub const fn error(wr_id: WrId, status: WcStatus, opcode: WcOpcode, qp_num: Qpn) -> Self {
         Self {
@@ -139,6 +139,7 @@ impl Completion {
             byte_len,
             imm: packet.imm_dt().map(wire::ext::ImmDt::bytes),
             src_qp,
+            // Rule R-RSP-37.
             solicited: packet.bth().solicited(),
             ..Self::error(wr_id, WcStatus::Success, opcode, qp_num)
         }

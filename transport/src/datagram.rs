@@ -43,7 +43,7 @@ impl Datagrams {
             return Err(DropReason::NoReceive);
         };
         if wqe.capacity() < u64::from(length) {
-            // Field case F37: the datagram is lost, nothing else.
+            // Rule R-RSP-44, field case F37: the datagram is lost, nothing else.
             self.kept = Some(wqe);
             return Err(DropReason::BadRequest);
         }

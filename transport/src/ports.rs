@@ -8,7 +8,7 @@ use crate::params::RcParams;
 use crate::wqe::RecvWqe;
 
 bitflags::bitflags! {
-    /// Access rights of a memory region or queue pair, with the numbers of verbs.
+    /// Access rights of a memory region or queue pair, with the numbers of verbs (rule R-MEM-14).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     pub struct Access: u32 {
         /// The NIC may write it for its owner.
@@ -130,7 +130,8 @@ pub trait Memory {
     /// As [`Memory::check_remote`]; then nothing is copied.
     fn write_remote(&mut self, via: Via, rkey: RKey, va: VirtAddr, data: &[u8]) -> Result<(), AccessError>;
 
-    /// Does an atomic on the eight bytes at `va`, in the byte order of the host; gives the value found.
+    /// Does an atomic on the eight bytes at `va`, in the byte order of the host; gives the value found (rule
+    /// R-RSP-33).
     ///
     /// # Errors
     /// As [`Memory::check_remote`]; then nothing changes.

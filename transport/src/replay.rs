@@ -30,7 +30,7 @@ struct Record {
     answer: Answer,
 }
 
-/// The last `max_dest_rd_atomic` answers, oldest first.
+/// The last `max_dest_rd_atomic` answers, oldest first (rules R-RSP-6 and R-RSP-7).
 #[derive(Clone, Debug, Default)]
 pub struct Replay {
     records: VecDeque<Record>,
@@ -118,6 +118,7 @@ mod tests {
         }
     }
 
+    /// Rule R-REQ-1.
     #[test]
     fn spans_go_around_the_circle() {
         let replay = with_read(0xFF_FFFF, 3, 1000, 700);

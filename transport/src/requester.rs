@@ -18,7 +18,8 @@ use crate::wqe::{SendFlags, SendOp, SendWqe};
 /// The requester of one reliable connection.
 #[derive(Debug)]
 pub struct Requester {
-    /// Posted and not complete, oldest first. `una` lies in the first, if that has started.
+    /// Posted and not complete, oldest first: the order in which they leave (rule R-REQ-7). `una` lies in the first,
+    /// if that has started.
     pub(crate) sq: VecDeque<SendWqe>,
     /// Index of the request that `snd` lies in, or that starts next.
     cur: usize,
@@ -49,7 +50,7 @@ pub(crate) enum Cause {
 }
 
 impl Requester {
-    /// A requester whose first packet has PSN `sq_psn`.
+    /// A requester whose first packet has PSN `sq_psn` (rule R-REQ-2).
     #[must_use]
     pub fn new(params: &RcParams) -> Self {
         Self {
@@ -145,11 +146,13 @@ impl Requester {
             return None;
         }
         let next = self.next_packet(ctx.params)?;
+        // Rule R-REQ-6.
         let in_flight = self.snd.steps_from(self.una);
         if in_flight != 0 && in_flight + next.span > ctx.params.window {
             return None;
         }
         let fresh = self.snd == self.high;
+        // Rule R-REQ-8: the queue stalls, in order.
         if fresh && next.opens_read && self.open_reads.len() >= usize::from(ctx.params.max_rd_atomic) {
             return None;
         }
@@ -200,6 +203,7 @@ impl Requester {
     /// Begins the request at `cur` where the rules let it; false where it has to wait or has failed.
     fn start(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let wqe = &self.sq[self.cur];
+        // Rule R-REQ-10; nothing else waits for a READ (rules R-REQ-39 and R-REQ-42).
         let fenced = wqe.flags.contains(SendFlags::FENCE) && !self.open_reads.is_empty();
         if self.draining || fenced {
             return false;
@@ -209,10 +213,12 @@ impl Requester {
             self.fail_in_order(ctx, WcStatus::LocQpOpErr);
             return false;
         }
+        // Rule R-REQ-15.
         if !wqe.is_readable(ctx.memory, ctx.params.pd) {
             self.fail_in_order(ctx, WcStatus::LocProtErr);
             return false;
         }
+        // Rules R-REQ-3 to R-REQ-5.
         let span = if wqe.op.is_atomic() { 1 } else { ctx.params.packets(wqe.length) };
         self.sq[self.cur].psns = Some((self.high, span));
         true
@@ -252,6 +258,7 @@ impl Requester {
             SendOp::CmpSwap { .. } => next.operation = Operation::CmpSwap,
             SendOp::FetchAdd { .. } => next.operation = Operation::FetchAdd,
             _ => {
+                // Rule R-REQ-28: from the PSN that is missing on.
                 let end = read_request_end(index, n, params.window);
                 next.span = end - index;
                 next.dma_len = (wqe.length - offset).min(next.span * mtu);
@@ -277,7 +284,8 @@ impl Requester {
         self.ack_deadline = ctx.params.ack_timeout().map(|t| ctx.now + t);
     }
 
-    /// Takes everything before `psn` as answered. The caller has seen to it that it is.
+    /// Takes everything before `psn` as answered. The caller has seen to it that it is. Only what moves `una` reloads
+    /// the retry counters and the timer (rules R-CMP-17, R-CMP-18 and R-REQ-21).
     pub(crate) fn progress(&mut self, ctx: &mut Ctx<'_>, psn: Psn) {
         if psn == self.una {
             return;
@@ -300,7 +308,8 @@ impl Requester {
         }
     }
 
-    /// Completes the oldest request with success.
+    /// Completes the oldest request with success: requests complete in the order of posting (rule R-CMP-23), each
+    /// once (rule R-CQE-6), and unsignalled ones in silence (rule R-REQ-37).
     pub(crate) fn complete_oldest(&mut self, ctx: &mut Ctx<'_>) {
         let Some(wqe) = self.pop_oldest() else { return };
         if wqe.flags.contains(SendFlags::SIGNALED) {
@@ -340,7 +349,7 @@ impl Requester {
         }
     }
 
-    /// Waits out an RNR NAK, then sends again from `una` on.
+    /// Waits out an RNR NAK, then sends again from `una` on (rules R-CMP-12, R-REQ-25).
     pub(crate) fn receiver_not_ready(&mut self, ctx: &mut Ctx<'_>, timer: wire::RnrTimer) {
         if self.rnr_until.is_some() {
             return;
@@ -365,12 +374,14 @@ impl Requester {
         self.rnr_until.is_some()
     }
 
+    /// Goes back: everything from `una` on is sent again under its old PSN (rules R-REQ-26, R-REQ-29).
     fn rewind(&mut self) {
         self.snd = self.una;
         self.cur = 0;
     }
 
-    /// Completes the oldest request with an error; the queue pair goes to the error state.
+    /// Completes the oldest request with an error; the queue pair goes to the error state. What was acknowledged
+    /// before it has completed already (rule R-CQE-3).
     pub(crate) fn fail(&mut self, ctx: &mut Ctx<'_>, status: WcStatus, vendor_err: u32) {
         if let Some(wqe) = self.pop_oldest() {
             ctx.out.counters.req_cqe_error += 1;

@@ -1,8 +1,8 @@
-//! The responder: takes requests in PSN order, executes them, and queues the answers.
+//! The responder: takes requests in PSN order, executes them (rule R-RSP-34), and queues the answers.
 //!
 //! A request packet passes named steps: check_psn, check_op_seq, check_resource, check_length, check_rkey,
-//! execute, complete, acknowledge. The first step that refuses it decides the answer. Answers leave in PSN
-//! order through one queue, so no ACK can overtake a READ response.
+//! execute, complete, acknowledge (rule R-RSP-9). The first step that refuses it decides the answer. Answers leave in
+//! PSN order through one queue, so no ACK can overtake a READ response.
 
 use std::collections::VecDeque;
 
@@ -69,6 +69,7 @@ impl Refusal {
     const INVALID: Self = Self { nak: NakCode::InvalidRequest, status: WcStatus::RemInvReqErr };
     const ACCESS: Self = Self { nak: NakCode::RemoteAccessError, status: WcStatus::RemAccessErr };
     const TOO_LONG: Self = Self { nak: NakCode::InvalidRequest, status: WcStatus::LocLenErr };
+    /// Rule R-RSP-17.
     const LOCAL: Self = Self { nak: NakCode::RemoteOperationalError, status: WcStatus::LocProtErr };
 }
 
@@ -82,7 +83,7 @@ impl From<AccessError> for Refusal {
 enum Outcome {
     /// Executed; an ACK is due if the packet asks for one.
     Done,
-    /// Executed, and its answer is queued.
+    /// Executed, and its answer is queued, whether the packet asks for one or not (rule R-RSP-27).
     Answered,
     /// No receive is posted.
     NotReady,
@@ -110,7 +111,7 @@ impl Responder {
         self.epsn
     }
 
-    /// Messages completed.
+    /// Messages completed (rule R-RSP-24).
     #[must_use]
     pub const fn msn(&self) -> Msn {
         self.msn
@@ -159,6 +160,7 @@ impl Responder {
             return Err(DropReason::QpState);
         }
         let psn = packet.bth().psn();
+        // Rule R-RSP-1.
         let ahead = psn.diff(self.epsn);
         if ahead > 0 {
             return self.on_early(ctx);
@@ -170,6 +172,7 @@ impl Responder {
         self.gap = Gap::None;
         match self.execute(ctx, recv, packet) {
             Ok(Outcome::Done) => {
+                // Rule R-RSP-32.
                 self.epsn = psn.wrapping_add(1);
                 if packet.bth().ack_req() {
                     self.queue_ack(psn, Syndrome::ACK);
@@ -178,6 +181,7 @@ impl Responder {
             Ok(Outcome::Answered) => {}
             Ok(Outcome::NotReady) => {
                 ctx.out.counters.out_of_buffer += 1;
+                // Rule R-RSP-18: nothing else has changed.
                 ctx.out.counters.send_rnr_err += 1;
                 self.gap = Gap::Told;
                 self.queue_ack(psn, Syndrome::RnrNak(ctx.params.min_rnr_timer));
@@ -273,6 +277,7 @@ impl Responder {
     ) -> Result<Outcome, Refusal> {
         let info = packet.info();
         if info.position.starts() {
+            // Rule R-RSP-19.
             let Some(wqe) = recv.take() else { return Ok(Outcome::NotReady) };
             self.message = Message::Send { wqe, received: 0 };
         }
@@ -282,6 +287,7 @@ impl Responder {
         let Message::Send { wqe, received } = &mut self.message else { return Err(Refusal::INVALID) };
         let data = packet.payload();
         let total = *received + data.len() as u64;
+        // Rule R-RSP-14.
         if total > wqe.capacity() {
             ctx.out.counters.resp_local_length_error += 1;
             return Err(Refusal::TOO_LONG);
@@ -331,7 +337,7 @@ impl Responder {
         }
         if info.position.starts() {
             ctx.out.counters.rx_write_requests += 1;
-            // Rule F4: without a byte to write, key and address say nothing.
+            // Rules F4 and R-RSP-23: without a byte to write, key and address say nothing. Rule R-RSP-15.
             if total > 0 {
                 ctx.memory.check_remote(
                     ctx.params.via(),
@@ -392,6 +398,7 @@ impl Responder {
     fn on_atomic(&mut self, ctx: &mut Ctx<'_>, packet: &Packet<'_>) -> Result<Outcome, Refusal> {
         let eth = packet.atomic_eth().ok_or(Refusal::INVALID)?;
         self.check_resource(ctx.params, Access::REMOTE_ATOMIC)?;
+        // Rule R-RSP-16.
         if eth.va().value() % 8 != 0 || !packet.payload().is_empty() {
             return Err(Refusal::INVALID);
         }
@@ -411,7 +418,8 @@ impl Responder {
         Ok(Outcome::Answered)
     }
 
-    /// Rules R-RSP-8, R-RSP-11 and F31: the queue pair must allow the access, and have room for one more answer.
+    /// Rules R-RSP-8, R-RSP-11, R-MEM-9 and F31: the queue pair must allow the access, and have room for one more
+    /// answer.
     fn check_resource(&self, params: &RcParams, need: Access) -> Result<(), Refusal> {
         if params.access.contains(need) && self.open_reads < u32::from(params.max_dest_rd_atomic) {
             Ok(())
@@ -420,6 +428,7 @@ impl Responder {
         }
     }
 
+    /// Rule R-RSP-22: the PSN at fault, the count as it was, and nothing more after it.
     fn refuse(&mut self, ctx: &mut Ctx<'_>, psn: Psn, refusal: &Refusal) {
         self.queue_ack(psn, Syndrome::Nak(refusal.nak));
         self.fail(ctx, refusal);

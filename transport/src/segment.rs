@@ -31,7 +31,9 @@ pub(crate) struct NextPacket {
 }
 
 impl NextPacket {
-    /// Packet `index` of the `n` of a SEND or WRITE; `None` for other requests.
+    /// Packet `index` of the `n` of a SEND or WRITE; `None` for other requests. Which packet it is follows from its
+    /// PSN alone, so a message resumes anywhere (rule R-REQ-27); without a byte it is one ONLY packet (rule
+    /// R-REQ-14).
     pub(crate) fn of_message(
         transport: Transport,
         wqe: &SendWqe,
@@ -74,6 +76,7 @@ impl NextPacket {
         body: &mut [u8],
     ) -> Result<(), AccessError> {
         let opcode = Opcode::new(self.transport, self.operation).unwrap_or(Opcode::rc(self.operation));
+        // Rule R-REQ-13.
         let solicited = self.last && wqe.flags.contains(SendFlags::SOLICITED) && wakes_receiver(&wqe.op);
         let bth = Bth::new(opcode, dest_qpn, psn)
             .with_pkey(ctx.params.pkey)
@@ -106,6 +109,7 @@ impl NextPacket {
         for header in self.info().map_or(&[][..], |info| info.headers) {
             at = match (header, wqe.op) {
                 (ExtHeader::Reth, SendOp::Write { va, rkey, .. }) => {
+                    // Rule R-REQ-32: the length of the whole message.
                     put(body, at, Reth::new(va, rkey, wqe.length).as_bytes())
                 }
                 (ExtHeader::Reth, SendOp::Read { va, rkey }) => {
@@ -134,7 +138,7 @@ impl NextPacket {
     }
 }
 
-/// Rule R-RSP-12: whether a request packet's payload is what its opcode and the path MTU allow.
+/// Rules R-RSP-12 and R-WIR-21: whether a request packet's payload is what its opcode and the path MTU allow.
 pub(crate) fn length_fits(params: &RcParams, packet: &Packet<'_>) -> bool {
     let (len, mtu) = (packet.payload().len(), params.mtu_bytes() as usize);
     match packet.info().payload {

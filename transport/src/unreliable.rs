@@ -15,7 +15,7 @@ use crate::sge::scatter;
 use crate::wqe::{RecvWqe, SendFlags, SendWqe};
 
 /// The sending half of an unreliable queue pair, connected or not: a request is done when its last packet is
-/// handed over.
+/// handed over (rules R-REQ-33, R-REQ-34).
 #[derive(Debug)]
 pub struct Sender {
     transport: Transport,

@@ -163,7 +163,7 @@ pub struct Datagram {
 }
 
 impl Datagram {
-    /// The queue key that goes out (rule R-ADR-5).
+    /// The queue key that goes out (rule R-REQ-35).
     #[must_use]
     pub const fn qkey_on_wire(&self, own: QKey) -> QKey {
         if self.qkey.value() >> 31 == 1 { own } else { self.qkey }
@@ -171,7 +171,7 @@ impl Datagram {
 }
 
 impl SendWqe {
-    /// Whether its local memory may be used as it asks for. Pieces without a byte are not looked at.
+    /// Whether its local memory may be used as it asks for. Pieces without a byte are not looked at (rule R-MEM-11).
     #[must_use]
     pub fn is_readable(&self, memory: &dyn Memory, pd: PdId) -> bool {
         let need = if self.op.has_response_data() { Access::LOCAL_WRITE } else { Access::empty() };

@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::num::{PKey, Psn, Qpn};
 use crate::opcode::Opcode;
 
-/// Base transport header, as it lies on the wire. Reserved bits are kept as they came.
+/// Base transport header, as it lies on the wire. Reserved bits are kept as they came (rule R-WIR-30).
 #[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Bth {
@@ -31,7 +31,8 @@ impl Bth {
     const BECN: u8 = 0x40;
     const ACKREQ: u8 = 0x80;
 
-    /// A header with the default P_Key, MigReq 1 (as hardware sends it) and no other flag.
+    /// A header with the default P_Key (rule R-ADR-4), MigReq 1 as hardware sends it (rule R-WIR-34), and no other
+    /// flag: not asking for an ACK (rule R-REQ-12), nor with FECN or BECN (rule R-WIR-33).
     #[must_use]
     pub fn new(opcode: Opcode, dest_qp: Qpn, psn: Psn) -> Self {
         Self {

@@ -102,7 +102,7 @@ impl VlanTag {
     }
 }
 
-/// The VLAN tags of a frame.
+/// The VLAN tags of a frame (rule R-WIR-3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum VlanTags {
     /// No tag.

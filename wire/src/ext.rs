@@ -171,7 +171,7 @@ impl Aeth {
 }
 
 impl AtomicEth {
-    /// An atomic on the eight bytes at `va`: `swap_or_add` and `compare` as numbers.
+    /// An atomic on the eight bytes at `va`: `swap_or_add` and `compare` as numbers (rule R-WIR-26).
     #[must_use]
     pub fn new(va: VirtAddr, rkey: RKey, swap_or_add: u64, compare: u64) -> Self {
         Self {
@@ -222,7 +222,7 @@ impl AtomicAckEth {
 }
 
 impl ImmDt {
-    /// These four bytes, in wire order.
+    /// These four bytes, in wire order (rule R-WIR-25).
     #[must_use]
     pub const fn new(bytes: [u8; 4]) -> Self {
         Self { bytes }

@@ -69,7 +69,7 @@ pub struct UdpHeader {
     pub checksum: u16,
 }
 
-/// Everything before the BTH of one packet, from the IP header on.
+/// Everything before the BTH of one packet, from the IP header on (rule R-WIR-1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetHeader {
     /// RoCE v2 over IPv4.
@@ -110,8 +110,8 @@ impl NetHeader {
     /// Length of the longest form: IPv6 and UDP.
     pub const MAX_LEN: usize = IPV6_LEN + UDP_LEN;
 
-    /// A RoCE v2 header between two addresses of one family: DF, ID 0, UDP checksum 0, flow label 0, and the lengths
-    /// of a packet that ends with it. `None` where one is IPv4 and the other IPv6.
+    /// A RoCE v2 header between two addresses of one family: DF, ID 0, UDP checksum 0 (rule R-WIR-8), flow label 0,
+    /// and the lengths of a packet that ends with it. `None` where one is IPv4 and the other IPv6.
     #[must_use]
     pub fn v2(src: IpAddr, dst: IpAddr, src_port: u16, traffic_class: u8, hop_limit: u8) -> Option<Self> {
         let udp = UdpHeader { src_port, dst_port: ROCE_V2_PORT, len: 0, checksum: 0 };
@@ -156,7 +156,7 @@ impl NetHeader {
         }
     }
 
-    /// Reads the GRH at the start of `packet`, what follows the RoCE v1 Ethernet type.
+    /// Reads the GRH at the start of `packet`, what follows the RoCE v1 Ethernet type (rule R-WIR-2).
     ///
     /// # Errors
     /// As [`NetHeader::parse_ip`].

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// Mask of a 24-bit field.
 pub const MASK24: u32 = 0x00FF_FFFF;
 
-/// Packet sequence number: a point on a circle of 2^24 numbers.
+/// Packet sequence number: a point on a circle of 2^24 numbers (rule R-REQ-1).
 ///
 /// There is no order on a circle, so `Psn` has none: ask for the signed distance with [`Psn::diff`], or
 /// whether it lies in a window with [`Psn::in_window`].
@@ -213,7 +213,7 @@ impl Mtu {
         128 << (self as u32)
     }
 
-    /// The verbs code: 1 for 256 … 5 for 4096.
+    /// The verbs code: 1 for 256 … 5 for 4096 (rule R-ADR-20).
     #[must_use]
     pub const fn code(self) -> u8 {
         self as u8
@@ -264,7 +264,7 @@ impl Gid {
         self.0
     }
 
-    /// The IP address it stands for: IPv4 where it is v4-mapped.
+    /// The IP address it stands for: IPv4 where it is v4-mapped (rule R-ADR-5).
     #[must_use]
     pub fn ip(self) -> IpAddr {
         let v6 = Ipv6Addr::from(self.0);
@@ -325,14 +325,14 @@ impl Mac {
     /// The broadcast address.
     pub const BROADCAST: Self = Self([0xFF; 6]);
 
-    /// EUI-64 of this address: the low half of its link-local GID.
+    /// EUI-64 of this address: the low half of its link-local GID, and the node GUID (rule R-ADR-19).
     #[must_use]
     pub const fn eui64(self) -> [u8; 8] {
         let m = self.0;
         [m[0] ^ 2, m[1], m[2], 0xFF, 0xFE, m[3], m[4], m[5]]
     }
 
-    /// The link-local GID of this address.
+    /// The link-local GID of this address (rule R-ADR-7).
     #[must_use]
     pub fn link_local_gid(self) -> Gid {
         let mut raw = [0u8; 16];

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// Transport service: bits 7:5 of the opcode.
+/// Transport service: bits 7:5 of the opcode (rule R-WIR-17).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transport {
     /// Reliable connection.
@@ -120,7 +120,7 @@ impl ExtHeader {
     }
 }
 
-/// What payload an opcode may carry.
+/// What payload an opcode may carry (rules R-WIR-19, R-WIR-20).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PayloadRule {
     /// None at all.
@@ -250,7 +250,7 @@ impl Info {
 pub struct Opcode(u8);
 
 impl Opcode {
-    /// The congestion notification packet.
+    /// The congestion notification packet (rule R-WIR-18).
     pub const CNP: Self = Self(0x81);
 
     /// Any byte, known or not.
@@ -291,7 +291,7 @@ impl Opcode {
         self.0
     }
 
-    /// Its row in the table; `None` for an opcode that no RoCE transport uses.
+    /// Its row in the table; `None` for an opcode that no RoCE transport uses (rule R-ADM-14).
     #[must_use]
     pub const fn info(self) -> Option<&'static Info> {
         TABLE[self.0 as usize].as_ref()
@@ -318,7 +318,8 @@ impl fmt::Debug for Opcode {
     }
 }
 
-/// One operation, before it is combined with a transport.
+/// One operation, before it is combined with a transport. Which headers each has on which transport is rules
+/// R-WIR-22, R-WIR-23, R-WIR-27, R-WIR-28 and R-WIR-29.
 struct Row {
     operation: Operation,
     name: &'static str,

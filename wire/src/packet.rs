@@ -9,7 +9,7 @@ use crate::ip::NetHeader;
 use crate::opcode::{ExtHeader, Info, Opcode};
 
 /// Why bytes are no RoCE packet that can be processed. Never an error of the receiver's user: the packet is
-/// dropped and counted.
+/// dropped and counted (rule R-WIR-16).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseError {
@@ -71,6 +71,7 @@ impl<'a> Packet<'a> {
         let (bth, rest) = Bth::ref_from_prefix(body).map_err(|_| ParseError::TooShort)?;
         // Rule R-WIR-14: an unknown opcode is dropped before its length means anything.
         let info = bth.opcode().info().ok_or(ParseError::UnknownOpcode(bth.opcode()))?;
+        // Rule R-WIR-13: nothing is subtracted before the length is known to allow it.
         let with_pad = rest.len().checked_sub(info.headers_len + ICRC_LEN).ok_or(ParseError::TooShort)?;
         // Rule R-WIR-12.
         let payload = with_pad.checked_sub(bth.pad_count()).ok_or(ParseError::BadPad)?;

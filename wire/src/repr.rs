@@ -143,6 +143,7 @@ impl PacketRepr {
     /// Sets all that follows from the rest: pad and its count, lengths, IPv4 checksum, ICRC.
     pub fn finish(&mut self) {
         if self.bth.opcode().info().is_some() {
+            // Rule R-WIR-11.
             let pad = self.payload.len().wrapping_neg() & 3;
             self.pad = vec![0; pad];
             self.bth = self.bth.with_pad_count(pad);

@@ -18,7 +18,7 @@ pub enum Syndrome {
 }
 
 impl Syndrome {
-    /// The ACK that sets no limit: what software responders send.
+    /// The ACK that sets no limit: what software responders send (rules R-REQ-19, R-RSP-49).
     pub const ACK: Self = Self::Ack(Credits::UNLIMITED);
 
     /// Decodes the byte.

@@ -234,8 +234,8 @@ impl Path {
     }
 }
 
-/// The Ethernet address that a link-local address was made of, where it was (EUI-64). Neighbours of RoCE
-/// devices are found so without asking.
+/// The Ethernet address that a link-local address was made of, where it was (EUI-64; rule R-ADR-18). Neighbours of
+/// RoCE devices are found so without asking.
 fn mac_of_link_local(address: IpAddr) -> Option<Mac> {
     let gid = Gid::from(address);
     let raw = gid.raw();

@@ -36,6 +36,7 @@ fn at(millis: u64) -> Instant {
     Instant::ZERO + Duration::from_millis(millis)
 }
 
+/// Rule R-ADR-18.
 #[test]
 fn packets_wait_for_the_answer_of_the_gateway_and_leave_in_order() {
     let (gateway, dst) = (ip("10.0.0.254"), ip("192.0.2.1"));
@@ -99,6 +100,7 @@ fn an_address_that_needs_no_asking_never_changes() {
     assert_eq!(nowhere.lookup(at(0), dst), Lookup::Unreachable(Unreachable::NoRoute));
 }
 
+/// Rule R-ADR-18.
 #[test]
 fn some_addresses_show_their_ethernet_address() {
     assert_eq!(mac_of_link_local(MAC.link_local_gid().ip()), Some(MAC));

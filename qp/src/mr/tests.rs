@@ -28,6 +28,7 @@ fn f34_rights_that_do_not_go_together_are_refused() {
     }
 }
 
+/// Rule R-MEM-2.
 #[test]
 fn f34_optional_bits_never_fail_and_unknown_ones_always() {
     let mut table = MrTable::new();

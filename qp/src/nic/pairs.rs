@@ -122,7 +122,8 @@ impl Nic {
         }
     }
 
-    /// Header of the packets of a connection.
+    /// Header of the packets of a connection, answers included: one source port (rule R-REQ-40), from the address
+    /// that the peer knows (rule R-ADR-14).
     pub(super) fn route(
         &self,
         qpn: Qpn,
@@ -131,6 +132,7 @@ impl Nic {
     ) -> Result<NetHeader, ModifyQpError> {
         let AddressVector { dgid, sgid_index, hop_limit, traffic_class, flow_label, .. } = *addr;
         let sgid = self.config.gids.get(usize::from(sgid_index)).copied().unwrap_or(Gid::ZERO);
+        // Rule R-ADR-16.
         if sgid == Gid::ZERO {
             return Err(ModifyQpError::EmptyGid(sgid_index));
         }

@@ -13,7 +13,7 @@ use crate::event::{AsyncEvent, Event, TraceEvent};
 use crate::state::QpState;
 
 impl Nic {
-    /// Takes packets that arrived.
+    /// Takes packets that arrived. Each is accepted, or dropped under exactly one reason (rule R-ADM-10).
     pub fn handle_burst(&mut self, now: Instant, burst: &RxBurst) {
         let malformed = u64::from(burst.malformed());
         self.out.counters.rcvd_pkts += malformed;
@@ -51,9 +51,11 @@ impl Nic {
         packet: &Packet<'_>,
         qpn: Qpn,
     ) -> Result<(), DropReason> {
+        // Rule R-WIR-15.
         if packet.bth().tver() != 0 {
             return Err(DropReason::BadVersion);
         }
+        // Rules R-ADM-2, R-ADM-3 and R-ADM-9. What follows touches this queue pair alone (rule R-ADM-13).
         let pair = self.qps.get_mut(qpn).ok_or(DropReason::NoSuchQp)?;
         if packet.info().kind == Kind::Cnp {
             // A CNP need not come from the peer, and its sender need not be in its partition: the queue pair
@@ -64,9 +66,11 @@ impl Nic {
             if !demux::icrc_matches(packet, knowledge, &mut self.out.counters) {
                 return Err(DropReason::BadIcrc);
             }
+            // Rules R-CNP-6 and R-CNP-7: it needs no mark before it, and to do nothing is allowed.
             self.out.counters.rp_cnp_ignored += 1;
             return Ok(());
         }
+        // Rule R-WIR-32: the ICRC is checked before anything comes of the packet.
         demux::admit(pair, &self.config.gids, packet, knowledge, &mut self.out.counters)?;
         if let Some(tracer) = &mut self.tracer {
             tracer.event(now, &TraceEvent::Received(packet));
@@ -80,6 +84,7 @@ impl Nic {
             && pair.attr.state == QpState::Rtr
             && !pair.comm_est
         {
+            // Rule R-RSP-36.
             pair.comm_est = true;
             self.events.push_back(Event::Async(AsyncEvent::CommEst(qpn)));
         }

@@ -21,7 +21,8 @@ impl Nic {
         }
     }
 
-    /// Carries out what a call into the engines of `qpn` caused.
+    /// Carries out what a call into the engines of `qpn` caused. A queue pair that ends by itself says so in the
+    /// completion of the work request at fault (rule R-QPS-21).
     pub(super) fn settle(&mut self, now: Instant, qpn: Qpn) {
         let unreported = self.out.unreported.take();
         if core::mem::take(&mut self.out.fatal)

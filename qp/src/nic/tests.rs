@@ -58,6 +58,7 @@ fn f21_a_receive_that_was_being_filled_is_flushed_first() {
     assert_eq!(statuses(&b.receives_done()), flushed([1, 2]));
 }
 
+/// Rule R-CQE-5.
 #[test]
 fn f22_error_completions_say_what_it_was() {
     let (mut a, b) = connected();
@@ -100,6 +101,7 @@ fn f23_every_failure_is_told_round_after_round() {
     assert_eq!(b.state(), QpState::Rts, "nothing of it left");
 }
 
+/// Rule R-REQ-41.
 #[test]
 fn f23_a_request_behind_a_bad_one_is_flushed_and_not_carried_out() {
     let (mut a, mut b) = connected();
@@ -111,6 +113,7 @@ fn f23_a_request_behind_a_bad_one_is_flushed_and_not_carried_out() {
     assert_eq!(b.nic.mr_bytes(b.mr.lkey, 0, 8).unwrap(), [2; 8]);
 }
 
+/// Rule R-CQE-11.
 #[test]
 fn f24_posting_too_much_is_refused_and_the_rest_stands() {
     let mut a = Host::with(1, |init| {
@@ -156,6 +159,7 @@ fn f24_posting_too_much_is_refused_and_the_rest_stands() {
     a.send(SendWr::send(3, &[]));
 }
 
+/// Rule R-REQ-9.
 #[test]
 fn f31_without_a_read_depth_reads_are_refused_at_posting() {
     let (mut a, b) = join(Host::new(1), Host::new(2), |attr| attr.max_rd_atomic = 0);
@@ -268,6 +272,7 @@ fn sqd_answers_requests_still() {
     assert_eq!(statuses(&a.sends_done()), [(1, WcStatus::Success)]);
 }
 
+/// Rule R-REQ-2.
 #[test]
 fn reset_forgets_all_in_silence_and_the_pair_can_begin_anew() {
     let (mut a, mut b) = connected();
@@ -336,6 +341,7 @@ fn a_second_trouble_of_a_failed_pair_is_no_news() {
     assert_eq!(statuses(&a.sends_done()), [(1, WcStatus::RemAccessErr), (2, WcStatus::WrFlushErr)]);
 }
 
+/// Rule R-QPS-21.
 #[test]
 fn a_receive_that_fails_reports_it_and_no_event_does() {
     let (mut a, mut b) = connected();

@@ -38,6 +38,7 @@ impl Nic {
             return Err(PostError::QueueFull(pair.init.cap.max_send_wr));
         }
         pair.engines.post(wqe);
+        // Rule R-CQE-4.
         if rule == PostRule::Flush {
             let mut ctx = Ctx { now, params: &pair.params, memory: &mut self.memory, out: &mut self.out };
             pair.engines.flush_sends(&mut ctx);

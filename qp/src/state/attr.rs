@@ -102,7 +102,8 @@ impl Default for AddressVector {
     }
 }
 
-/// State of path migration, with the numbers of verbs. It is kept and given back; paths do not migrate.
+/// State of path migration, with the numbers of verbs. It is kept and given back; paths do not migrate
+/// (rule R-QPS-26).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum PathMigState {
     /// The normal state, and the one that the wire shows (rule R-WIR-34).
@@ -337,6 +338,7 @@ impl QpAttr {
         let last = |len: usize| u32::try_from(len.saturating_sub(1)).unwrap_or(u32::MAX);
         let sgid_max = last(limits.gid_table_len);
         let pkey_max = last(limits.pkey_table_len);
+        // Rules R-QPS-14, R-QPS-17 and R-ADR-15.
         for (bit, attribute, value, max) in [
             (AttrMask::PKEY_INDEX, "pkey_index", u32::from(self.pkey_index), pkey_max),
             (AttrMask::AV, "sgid_index", self.addr.sgid_index.into(), sgid_max),
@@ -365,6 +367,7 @@ impl QpAttr {
                 return Err(ModifyError::TooLarge { attribute, value, max });
             }
         }
+        // Rule R-ADR-2.
         if mask.contains(AttrMask::PATH_MTU) && self.path_mtu > limits.active_mtu {
             return Err(ModifyError::MtuTooLarge { path_mtu: self.path_mtu, active_mtu: limits.active_mtu });
         }

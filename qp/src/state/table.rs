@@ -1,4 +1,5 @@
-//! The transition table as data (rules R-QPS-3 to R-QPS-8, R-QPS-19), its check, and the graph drawn from it.
+//! The transition table as data (rules R-QPS-3 to R-QPS-8, R-QPS-19, R-QPS-22 to R-QPS-25), its check, and the graph
+//! drawn from it.
 
 use std::fmt::Write as _;
 

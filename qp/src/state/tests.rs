@@ -65,6 +65,7 @@ fn expected(ty: QpType, from: QpState, to: QpState) -> Option<(M, M)> {
 }
 
 /// R-QPS-2 to R-QPS-8, R-QPS-19: all 294 pairs, each with every single attribute left out or put in.
+/// Rules R-QPS-22, R-QPS-23, R-QPS-24, R-QPS-25.
 #[test]
 fn every_transition_takes_exactly_its_attributes() {
     let mut legal = 0;
@@ -228,6 +229,7 @@ fn rts_takes_an_rnr_timer_and_refuses_a_timeout() {
 }
 
 /// F16, F31, F38, F39, R-QPS-14, R-QPS-17: one value too many in each attribute is EINVAL, its limit is not.
+/// Rules R-ADR-2, R-ADR-15.
 #[test]
 fn values_above_their_limits_are_refused() {
     let at_limit = QpAttr { addr: AddressVector { sgid_index: 3, ..values().addr }, ..values() };

@@ -22,6 +22,7 @@ fn psns(end: &mut End) -> Vec<u32> {
     end.requests().iter().map(|packet| packet.bth.psn().value()).collect()
 }
 
+/// Rule R-CMP-18.
 #[test]
 fn answers_to_nothing_outstanding_are_ghosts() {
     let mut end = sent(&[]);
@@ -48,6 +49,7 @@ fn an_ack_is_cumulative_and_partial_acks_complete_nothing() {
     assert_eq!(end.done(), [(1, WcStatus::Success), (2, WcStatus::Success)], "R-CMP-2");
 }
 
+/// Rule R-REQ-1.
 #[test]
 fn psns_wrap_around_their_circle() {
     let mut end = End::with(|p| p.sq_psn = Psn::new(0xFF_FFFE));
@@ -61,6 +63,7 @@ fn psns_wrap_around_their_circle() {
     assert_eq!(end.done(), [(0, WcStatus::Success), (1, WcStatus::Success)]);
 }
 
+/// Rules R-CMP-3, R-CMP-23.
 #[test]
 fn f11_an_ack_beyond_a_read_goes_back_to_the_read() {
     let mut end = End::with(|p| p.sq_psn = Psn::new(40));
@@ -81,6 +84,7 @@ fn f11_an_ack_beyond_a_read_goes_back_to_the_read() {
     assert_eq!(end.bytes(0, 64), pattern(64, 5));
 }
 
+/// Rules R-CMP-3, R-CMP-6.
 #[test]
 fn f11_a_read_is_repeated_from_its_first_missing_psn() {
     let mut end = End::with(|p| (p.mtu, p.sq_psn) = (wire::Mtu::B1024, Psn::new(50)));
@@ -157,6 +161,7 @@ fn an_implied_nak_between_the_pieces_of_a_read_goes_back_to_the_missing_one() {
     assert_eq!(end.done(), [(0, WcStatus::Success)]);
 }
 
+/// Rule R-CMP-5.
 #[test]
 fn a_read_response_acknowledges_what_is_before_it() {
     let mut end = sent(&[(SEND, 600), (write_op(), 1), (read_op(), 256)]);
@@ -250,6 +255,7 @@ fn an_atomic_stores_the_number_that_was_found() {
     assert_eq!(end.completions()[0].opcode, WcOpcode::CompSwap);
 }
 
+/// Rule R-CMP-3.
 #[test]
 fn the_answer_of_a_later_atomic_is_an_implied_nak_for_the_earlier() {
     let mut end = sent(&[(fetch_add_op(1), 8), (fetch_add_op(2), 8)]);
@@ -320,6 +326,7 @@ fn a_fatal_nak_behind_a_read_without_answer_waits_for_the_read() {
     assert_eq!(end.done(), [(0, WcStatus::Success), (1, WcStatus::RemInvReqErr)]);
 }
 
+/// Rule R-CMP-26.
 #[test]
 fn a_fatal_nak_within_a_read_ends_it_though_answers_before_it_are_missing() {
     // The responder lost its memory after two answers, of which the second was lost on the way.

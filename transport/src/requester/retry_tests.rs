@@ -23,6 +23,7 @@ fn sends(n: usize) -> End {
     end
 }
 
+/// Rule R-CMP-11.
 #[test]
 fn f10_a_sequence_nak_completes_what_is_before_it_and_repeats_the_rest() {
     let mut end = sends(5);
@@ -35,6 +36,7 @@ fn f10_a_sequence_nak_completes_what_is_before_it_and_repeats_the_rest() {
     assert_eq!(end.out.counters.packet_seq_err, 1);
 }
 
+/// Rule R-REQ-27.
 #[test]
 fn a_message_resumes_in_its_middle_and_repeats_first_only_for_its_psn() {
     let mut end = End::with(|_| {});
@@ -105,6 +107,7 @@ fn f17_a_dead_peer_gets_retry_cnt_and_one_sends_in_the_time_the_timer_says() {
     assert_eq!(end.out.counters.req_transport_retries_exceeded, 1);
 }
 
+/// Rule R-REQ-20.
 #[test]
 fn f17_the_timer_lies_within_t_and_four_t_and_zero_never_expires() {
     for timeout in 1..=31_u8 {
@@ -122,6 +125,7 @@ fn f17_the_timer_lies_within_t_and_four_t_and_zero_never_expires() {
     assert_eq!(end.requests(), []);
 }
 
+/// Rules R-CMP-17, R-CMP-18, R-REQ-21.
 #[test]
 fn the_timer_restarts_with_progress_and_not_with_repeated_acks() {
     let mut end = sends(3);
@@ -145,6 +149,7 @@ fn the_timer_restarts_with_progress_and_not_with_repeated_acks() {
     assert!(end.requester.poll_timeout().is_some());
 }
 
+/// Rule R-CMP-12.
 #[test]
 fn f14_nothing_leaves_during_an_rnr_wait_whatever_the_ack_timer_says() {
     // ACK timeout 1: 8 µs. RNR code 14: 1.28 ms.
@@ -192,6 +197,7 @@ fn an_rnr_nak_finds_a_message_in_its_last_packet() {
     assert_eq!(end.shown_requests(), ["WRITE_LAST_IMM psn=12 imm=0x01020304 len=88 ack"]);
 }
 
+/// Rule R-REQ-25.
 #[test]
 fn f16_rnr_retries_run_out_after_so_many_sends_and_seven_never() {
     for (rnr_retry, expected) in [(0_u8, 1), (1, 2), (6, 7)] {
@@ -219,6 +225,7 @@ fn f16_rnr_retries_run_out_after_so_many_sends_and_seven_never() {
     assert!(!end.out.fatal);
 }
 
+/// Rules R-REQ-25, R-CMP-17.
 #[test]
 fn f16_progress_reloads_the_rnr_counter_and_the_counters_are_apart() {
     let mut end = End::with(|p| (p.rnr_retry, p.retry_cnt) = (1, 1));
@@ -263,6 +270,7 @@ fn an_ack_ahead_within_a_message_skips_a_part_of_it() {
     assert_eq!(psns(&end.requests()), [13, 14, 15]);
 }
 
+/// Rule R-REQ-29.
 #[test]
 fn a_repeated_atomic_is_the_same_packet() {
     let mut end = End::with(|_| {});

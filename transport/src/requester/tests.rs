@@ -25,6 +25,7 @@ fn cut(n: usize, [first, middle, last, only]: [Op; 4]) -> Vec<Op> {
     }
 }
 
+/// Rules R-REQ-2, R-REQ-3, R-REQ-7, R-WIR-11.
 #[test]
 fn messages_are_cut_into_packets_of_the_path_mtu() {
     let kinds = [
@@ -62,6 +63,7 @@ fn messages_are_cut_into_packets_of_the_path_mtu() {
     }
 }
 
+/// Rule R-REQ-5.
 #[test]
 fn headers_stand_where_the_rules_put_them() {
     let mut end = End::with(|_| {});
@@ -99,6 +101,7 @@ fn a_long_message_asks_for_an_ack_every_quarter_of_the_window() {
     assert_eq!(asking, expected);
 }
 
+/// Rule R-REQ-6.
 #[test]
 fn the_window_is_kept_and_its_last_packet_asks_for_an_ack() {
     for window in 1..=9 {
@@ -168,6 +171,7 @@ fn every_window_lets_a_read_through() {
     }
 }
 
+/// Rules R-REQ-8, R-REQ-39, R-REQ-42.
 #[test]
 fn f31_reads_and_atomics_keep_to_max_rd_atomic_and_stall_in_order() {
     let mut end = End::with(|p| p.max_rd_atomic = 2);
@@ -204,6 +208,7 @@ fn repeats_do_not_count_against_max_rd_atomic() {
     assert_eq!(psns(&end.requests()), [10, 11]);
 }
 
+/// Rule R-REQ-9.
 #[test]
 fn a_read_depth_taken_away_fails_what_was_posted() {
     let mut end = End::with(|p| p.max_rd_atomic = 0);
@@ -215,6 +220,7 @@ fn a_read_depth_taken_away_fails_what_was_posted() {
     assert!(end.out.fatal);
 }
 
+/// Rule R-REQ-10.
 #[test]
 fn a_fence_waits_for_reads_and_atomics_only() {
     let mut end = End::with(|_| {});
@@ -283,6 +289,7 @@ fn f25_inline_data_need_no_region_and_stay_as_posted() {
     }
 }
 
+/// Rules R-REQ-41, R-REQ-15.
 #[test]
 fn f23_a_bad_key_fails_in_its_turn_and_nothing_behind_it_leaves() {
     for op in [SEND, write_op(), read_op(), fetch_add_op(1)] {

@@ -1,6 +1,7 @@
 //! The answers that wait to be sent, and how each becomes packets.
 //!
-//! One queue keeps them in PSN order. An ACK that follows another takes its place; nothing else is merged.
+//! One queue keeps them in PSN order (rules R-RSP-28 and R-RSP-50). An ACK that follows another takes its place;
+//! nothing else is merged.
 
 use wire::ext::{Aeth, AtomicAckEth};
 use wire::icrc::ICRC_LEN;
@@ -48,6 +49,7 @@ impl Responder {
         let mtu = ctx.params.mtu_bytes();
         let Some(reply) = self.replies.front_mut() else { return false };
         let (operation, payload) = reply.shape(mtu);
+        // Rule R-RSP-35.
         let bth = Bth::new(Opcode::rc(operation), ctx.params.dest_qpn, reply.psn())
             .with_pkey(ctx.params.pkey)
             .with_pad_count(pad(payload));
@@ -71,6 +73,7 @@ impl Responder {
                     self.refuse_read(ctx);
                     return false;
                 }
+                // Rule R-RSP-29.
                 *psn = psn.wrapping_add(1);
                 *va = va.wrapping_add(u64::from(payload));
                 *remaining -= payload;
@@ -97,8 +100,8 @@ impl Responder {
         self.fail(ctx, &Refusal::ACCESS);
     }
 
-    /// Queues an ACK or NAK. A positive one takes the place of one that waits right before it, since it
-    /// covers what that one covers (rule R-RSP-26).
+    /// Queues an ACK or NAK, with the count of this moment (rule R-RSP-25). A positive one takes the place of one
+    /// that waits right before it, since it covers what that one covers (rule R-RSP-26).
     pub(super) fn queue_ack(&mut self, psn: Psn, syndrome: Syndrome) {
         let msn = self.msn;
         if let Some(Reply::Ack { psn: last, syndrome: Syndrome::Ack(_), msn: old }) = self.replies.back_mut()
@@ -133,7 +136,7 @@ impl Reply {
         }
     }
 
-    /// Operation and payload length of its next packet.
+    /// Operation and payload length of its next packet. A repeated READ begins as one of its own (rule R-RSP-30).
     fn shape(&self, mtu: u32) -> (Operation, u32) {
         match *self {
             Self::Ack { .. } => (Operation::Acknowledge, 0),

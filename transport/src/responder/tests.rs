@@ -26,6 +26,7 @@ fn imm() -> wire::Ext {
     ImmDt::new([1, 2, 3, 4]).into()
 }
 
+/// Rules R-RSP-26, R-RSP-32.
 #[test]
 fn packets_in_sequence_are_acknowledged_where_they_ask_for_it() {
     let mut end = End::with(|_| {});
@@ -73,6 +74,7 @@ fn answers_have_the_headers_of_an_answer() {
     }
 }
 
+/// Rules R-RSP-1, R-RSP-2.
 #[test]
 fn f10_a_gap_is_told_once_with_the_expected_psn() {
     let mut end = End::with(|p| p.rq_psn = Psn::new(10));
@@ -93,6 +95,7 @@ fn f10_a_gap_is_told_once_with_the_expected_psn() {
     assert_eq!((end.out.counters.out_of_sequence, end.done().len()), (5, 3));
 }
 
+/// Rule R-RSP-18.
 #[test]
 fn without_a_receive_a_send_is_put_off_and_nothing_changes() {
     let mut end = End::with(|_| {});
@@ -109,6 +112,7 @@ fn without_a_receive_a_send_is_put_off_and_nothing_changes() {
     assert_eq!(end.done(), [(0, WcStatus::Success)]);
 }
 
+/// Rules R-RSP-1, R-RSP-4.
 #[test]
 fn f20_duplicates_are_acknowledged_with_the_newest_psn_and_not_executed() {
     let mut end = End::with(|_| {});
@@ -127,6 +131,7 @@ fn f20_duplicates_are_acknowledged_with_the_newest_psn_and_not_executed() {
     assert_eq!((end.done().len(), end.out.counters.duplicate_request), (2, 3));
 }
 
+/// Rule R-RSP-32.
 #[test]
 fn f20_a_read_takes_as_many_psns_as_its_answer() {
     let mut end = End::with(|p| p.rq_psn = Psn::new(0xFF_FFFE));
@@ -148,6 +153,7 @@ fn f20_a_read_takes_as_many_psns_as_its_answer() {
     assert_eq!(end.done(), []);
 }
 
+/// Rules R-RSP-27, R-RSP-32.
 #[test]
 fn reads_are_answered_in_packets_of_the_path_mtu() {
     for mtu in Mtu::ALL {
@@ -174,6 +180,7 @@ fn reads_are_answered_in_packets_of_the_path_mtu() {
     }
 }
 
+/// Rule R-RSP-5.
 #[test]
 fn a_repeated_read_is_answered_again_from_where_it_begins() {
     let mut end = End::with(|_| {});
@@ -191,6 +198,7 @@ fn a_repeated_read_is_answered_again_from_where_it_begins() {
     assert_eq!((end.responder.expected_psn(), end.responder.msn()), (Psn::new(103), Msn::new(1)));
 }
 
+/// Rule R-RSP-5.
 #[test]
 fn f3_a_repeated_read_outside_of_the_first_is_dropped() {
     let mut end = End::with(|_| {});
@@ -216,6 +224,7 @@ fn f3_a_repeated_read_outside_of_the_first_is_dropped() {
     assert!(!end.out.fatal);
 }
 
+/// Rule R-RSP-50.
 #[test]
 fn a_repeated_read_whose_answer_waits_is_not_answered_twice() {
     let mut end = End::with(|_| {});
@@ -231,6 +240,7 @@ fn a_repeated_read_whose_answer_waits_is_not_answered_twice() {
     assert_eq!(end.take(&fetch_add(103, 0, 1)), Err(DropReason::DuplicatePending));
 }
 
+/// Rules R-RSP-6, R-RSP-27.
 #[test]
 fn f12_a_repeated_atomic_is_answered_from_memory() {
     let mut end = End::with(|_| {});
@@ -289,6 +299,7 @@ fn answers_leave_in_the_order_of_their_requests() {
     assert_eq!(end.responder.msn(), Msn::new(5), "R-RSP-24");
 }
 
+/// Rule R-RSP-23.
 #[test]
 fn f4_nothing_looks_at_the_key_or_address_of_no_bytes() {
     let nowhere = (VirtAddr::new(1), wire::RKey::new(0xDEAD_BEEF), 0);
@@ -354,6 +365,7 @@ fn the_solicited_bit_and_the_immediate_reach_the_completion() {
     assert!(wc[1].solicited, "R-RSP-37");
 }
 
+/// Rule R-RSP-8.
 #[test]
 fn f31_more_open_than_max_dest_rd_atomic_is_refused() {
     let open = |depth: u8, n: u32| {

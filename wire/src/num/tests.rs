@@ -4,6 +4,7 @@ use super::*;
 
 const TURN: u32 = 1 << 24;
 
+/// Rule R-REQ-1.
 #[test]
 fn psn_distances_around_the_wrap() {
     let psn = Psn::new;
@@ -123,6 +124,7 @@ fn mtu_codes() {
     }
 }
 
+/// Rule R-ADR-19.
 #[test]
 fn addresses_and_gids() {
     // Rules R-ADR-5 and R-ADR-7.

@@ -71,6 +71,7 @@ const LIST: &[(u8, &str, usize)] = &[
     (0xBD, "XRC_ATOMIC_WRITE", 20),
 ];
 
+/// Rules R-ADM-14, R-RSP-42.
 #[test]
 fn the_table_is_the_list() {
     // Rule R-WIR-17.

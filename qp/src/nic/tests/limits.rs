@@ -5,6 +5,7 @@ use crate::error::CreateError;
 use crate::pair::QpInit;
 use crate::state::QpType;
 
+/// Rule R-CQE-16.
 #[test]
 fn f26_inline_sizes_are_taken_up_to_what_the_pair_was_made_for() {
     for max in [0, 1, 220, 236, QpCap::MAX.max_inline_data] {

@@ -18,6 +18,7 @@ fn offered(b: &mut Host, a: &Host, change: impl FnOnce(&mut PacketRepr)) -> Vec<
     b.dropped()
 }
 
+/// Rules R-WIR-15, R-WIR-32, R-ADM-2, R-ADM-3, R-ADM-4, R-ADM-14, R-ADR-3.
 #[test]
 fn what_is_not_for_a_queue_pair_is_dropped_under_its_reason() {
     type Change = fn(&mut PacketRepr);
@@ -47,6 +48,7 @@ fn what_is_not_for_a_queue_pair_is_dropped_under_its_reason() {
     assert_eq!(offered(&mut b, &a, |_| {}), []);
 }
 
+/// Rule R-ADR-9.
 #[test]
 fn only_the_peer_is_heard() {
     let stranger = Host::new(9);
@@ -61,6 +63,7 @@ fn only_the_peer_is_heard() {
     assert_eq!(found, [(DropReason::WrongAddress, 2)]);
 }
 
+/// Rules R-ADM-5, R-ADM-6.
 #[test]
 fn states_take_the_packets_they_should() {
     for (state, requests, responses) in [
@@ -96,6 +99,7 @@ fn states_take_the_packets_they_should() {
     }
 }
 
+/// Rules R-ADR-10, R-ADM-9, R-CNP-6, R-CNP-7.
 #[test]
 fn a_cnp_may_come_from_anywhere_and_does_nothing_else() {
     let (_, mut b) = connected();
@@ -108,6 +112,7 @@ fn a_cnp_may_come_from_anywhere_and_does_nothing_else() {
     assert_eq!(b.transmit(), []);
 }
 
+/// Rule R-ADM-11.
 #[test]
 fn an_identification_nobody_saw_is_solved_for() {
     let (mut a, mut b) = connected();
@@ -149,6 +154,7 @@ fn the_first_request_in_rtr_establishes_communication_once() {
     assert_eq!(b.events(), established);
 }
 
+/// Rule R-CQE-17.
 #[test]
 fn a_completion_queue_that_overruns_ends_its_queue_pairs() {
     let (mut a, b) = connected();

@@ -51,6 +51,7 @@ fn carry(a: &mut Host, b: &mut Host) -> Vec<PacketRepr> {
     packets
 }
 
+/// Rule R-REQ-33.
 #[test]
 fn uc_moves_messages_and_completes_when_they_are_sent() {
     let (mut a, mut b) = uc();
@@ -72,6 +73,7 @@ fn uc_moves_messages_and_completes_when_they_are_sent() {
     assert!(b.transmit().is_empty(), "nothing is ever answered");
 }
 
+/// Rules R-RSP-40, R-RSP-41.
 #[test]
 fn uc_loses_the_message_that_lacks_a_packet_and_takes_the_next() {
     for lost in 0..3 {
@@ -138,6 +140,7 @@ fn a_bad_key_of_the_sender_stops_an_unreliable_send_queue_only() {
     assert_eq!(statuses(&a.sends_done()), [(5, WcStatus::Success)]);
 }
 
+/// Rule R-RSP-43.
 #[test]
 fn f36_a_datagram_lies_behind_its_network_header() {
     let (mut a, mut b, ah) = ud(QpType::Ud);
@@ -155,6 +158,7 @@ fn f36_a_datagram_lies_behind_its_network_header() {
     assert_eq!(&bytes[40..], [&[1; 33][..], &[2]].concat());
 }
 
+/// Rules R-RSP-44, R-REQ-34.
 #[test]
 fn f37_a_datagram_that_does_not_fit_is_lost_and_no_more() {
     let (mut a, mut b, ah) = ud(QpType::Ud);
@@ -169,6 +173,7 @@ fn f37_a_datagram_that_does_not_fit_is_lost_and_no_more() {
     assert_eq!((error, error.errno()), (PostError::DatagramTooLong { given: 4097, max: 4096 }, 22));
 }
 
+/// Rules R-ADM-15, R-REQ-35.
 #[test]
 fn datagrams_need_the_queue_key_and_bit_31_sends_ones_own() {
     let (mut a, mut b, ah) = ud(QpType::Ud);
@@ -181,6 +186,7 @@ fn datagrams_need_the_queue_key_and_bit_31_sends_ones_own() {
     assert_eq!(b.dropped(), [(DropReason::QKeyMismatch, 1)]);
 }
 
+/// Rule R-ADR-8.
 #[test]
 fn datagrams_go_each_its_way() {
     let (mut a, mut b, ah) = ud(QpType::Ud);
@@ -210,6 +216,7 @@ fn datagrams_are_refused_without_a_way() {
     assert!(a.nic.destroy_ah(ah).is_err());
 }
 
+/// Rule R-ADR-21.
 #[test]
 fn the_general_services_pair_is_number_1_and_its_key_is_known() {
     let (mut a, mut b, ah) = ud(QpType::Gsi);
@@ -225,6 +232,7 @@ fn the_general_services_pair_is_number_1_and_its_key_is_known() {
     a.nic.create_qp(a.init).unwrap();
 }
 
+/// Rule R-ADM-4.
 #[test]
 fn packets_of_another_transport_find_nobody() {
     let (mut rc, _) = join(Host::new(1), Host::new(2), |_| {});

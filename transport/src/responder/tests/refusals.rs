@@ -95,6 +95,7 @@ fn a_packet_that_does_not_follow_is_an_invalid_request() {
     }
 }
 
+/// Rules R-ADR-2, R-WIR-19.
 #[test]
 fn f38_payloads_that_do_not_fit_the_path_mtu_are_invalid_requests() {
     for packet in [
@@ -128,6 +129,7 @@ fn f38_payloads_that_do_not_fit_the_path_mtu_are_invalid_requests() {
     refused(fresh(), &[packet(Op::FetchAdd, 100, vec![atomic], &[0; 4])], INVALID);
 }
 
+/// Rule R-WIR-31.
 #[test]
 fn a_write_adds_up_to_its_dmalen_exactly() {
     // R-RSP-13.
@@ -180,6 +182,7 @@ fn operations_that_are_not_there_are_invalid_requests() {
     }
 }
 
+/// Rule R-RSP-15.
 #[test]
 fn f13_f3_memory_that_may_not_be_touched_is_an_access_error() {
     let end_of = BASE + SIZE as u64;
@@ -243,6 +246,7 @@ fn a_region_gives_the_rights_it_has() {
     }
 }
 
+/// Rule R-RSP-16.
 #[test]
 fn a_misaligned_atomic_is_an_invalid_request() {
     for offset in 1..8 {
