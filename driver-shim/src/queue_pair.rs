@@ -81,12 +81,9 @@ impl QpBuilder {
             return Err(CreateError::NoCq);
         }
         let init = QpInit {
-            qp_type: self.qp_type,
-            pd: self.pd.id(),
-            send_cq: self.send_cq.id(),
-            recv_cq: self.recv_cq.id(),
             cap: self.cap,
             sq_sig_all: self.sq_sig_all,
+            ..QpInit::new(self.qp_type, self.pd.id(), self.send_cq.id(), self.recv_cq.id())
         };
         let qpn = device.engine().nic().create_qp(init)?;
         let psn = device.random_psn();

@@ -37,6 +37,20 @@ pub enum CreateError {
         /// What is possible.
         max: QpCap,
     },
+    /// No such shared receive queue.
+    #[error("there is no such shared receive queue")]
+    NoSrq,
+    /// A shared receive queue of this size cannot be made.
+    #[error("a shared receive queue holds 1 to {max_wr} receives of at most {max_sge} pieces each")]
+    SrqSize {
+        /// Most receives.
+        max_wr: u32,
+        /// Most pieces of a receive.
+        max_sge: u32,
+    },
+    /// No shared receive queue number is left.
+    #[error("the device has no shared receive queue number left")]
+    SrqTableFull,
     /// There is one general services queue pair.
     #[error("queue pair 1 is in use: there is one GSI queue pair")]
     GsiTaken,
@@ -51,7 +65,7 @@ impl CreateError {
     pub const fn errno(&self) -> i32 {
         match self {
             Self::QpType(_) => EOPNOTSUPP,
-            Self::TableFull => ENOMEM,
+            Self::TableFull | Self::SrqTableFull => ENOMEM,
             _ => EINVAL,
         }
     }

@@ -1,7 +1,7 @@
 //! What happens in a device besides packets and completions, for its owner and for whoever watches.
 
 use transport::DropReason;
-use wire::{Instant, Packet, Qpn};
+use wire::{Instant, Packet, Qpn, Srqn};
 
 use crate::cq::CqId;
 use crate::state::QpState;
@@ -30,6 +30,11 @@ pub enum AsyncEvent {
     QpReqErr(Qpn),
     /// A peer asked for memory it may not touch, and no receive reports it; the queue pair is in ERR.
     QpAccessErr(Qpn),
+    /// Fewer receives than its limit wait in a shared receive queue; the limit is 0 again.
+    SrqLimitReached(Srqn),
+    /// A queue pair with a shared receive queue is in ERR and will take no more from there; the receive that it had
+    /// in use has completed.
+    LastWqeReached(Qpn),
 }
 
 /// What a [`Tracer`] is told.

@@ -65,7 +65,7 @@ impl Host {
         let (send_cq, recv_cq) = (nic.create_cq(4096).unwrap(), nic.create_cq(4096).unwrap());
         let mr = nic.reg_mr(pd, vec![number; 1 << 16], ALL).unwrap();
         let cap = QpCap { max_send_wr: 16, max_recv_wr: 16, ..QpCap::default() };
-        let mut init = QpInit { qp_type: QpType::Rc, pd, send_cq, recv_cq, cap, sq_sig_all: false };
+        let mut init = QpInit { cap, ..QpInit::new(QpType::Rc, pd, send_cq, recv_cq) };
         change(&mut init);
         let qpn = nic.create_qp(init).unwrap();
         Self { nic, gid, pd, send_cq, recv_cq, init, qpn, mr }

@@ -20,6 +20,7 @@ use crate::event::{Drops, Event, Tracer};
 use crate::mr::MrTable;
 use crate::sched::{Ready, Timers};
 use crate::slab::Slab;
+use crate::srq::SrqTable;
 use crate::state::AddressVector;
 use crate::table::QpTable;
 
@@ -28,6 +29,7 @@ mod objects;
 mod pairs;
 mod path;
 mod settle;
+mod srqs;
 #[cfg(test)]
 mod tests;
 mod work;
@@ -59,6 +61,7 @@ pub struct Nic {
     cqs: Slab<Cq>,
     /// Address handles: their domain and where they lead.
     ahs: Slab<(PdId, AddressVector)>,
+    srqs: SrqTable,
     qps: QpTable,
     ready: Ready,
     timers: Timers,
@@ -83,6 +86,7 @@ impl Nic {
             memory: MrTable::new(),
             cqs: Slab::default(),
             ahs: Slab::default(),
+            srqs: SrqTable::default(),
             qps: QpTable::default(),
             ready: Ready::default(),
             timers: Timers::default(),

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use transport::ports::Side;
 use transport::{Completion, Ctx, Effects, RcParams, RecvQueue, RecvWqe, WcOpcode, WcStatus};
 use wire::batch::Caps;
-use wire::{Instant, Mtu, NetHeader, PKey, QKey, Qpn};
+use wire::{Instant, Mtu, NetHeader, PKey, QKey, Qpn, Srqn};
 
 use crate::cq::CqId;
 use crate::engines::Engines;
@@ -35,6 +35,18 @@ pub struct QpInit {
     pub cap: QpCap,
     /// Every send completes visibly, signalled or not.
     pub sq_sig_all: bool,
+    /// Where receives come from instead of a queue of its own; their sizes in `cap` then mean nothing (field case
+    /// F27). Take such a queue pair to ERR and wait for [`LastWqeReached`](crate::AsyncEvent::LastWqeReached) before
+    /// it is reset or destroyed: else a receive that it has in use is lost.
+    pub srq: Option<Srqn>,
+}
+
+impl QpInit {
+    /// A queue pair of the default sizes, with a receive queue of its own.
+    #[must_use]
+    pub fn new(qp_type: QpType, pd: transport::PdId, send_cq: CqId, recv_cq: CqId) -> Self {
+        Self { qp_type, pd, send_cq, recv_cq, cap: QpCap::default(), sq_sig_all: false, srq: None }
+    }
 }
 
 /// Receives that were posted: used, and so completed, in order (rule R-CQE-14).
@@ -196,14 +208,7 @@ mod tests {
     #[test]
     fn the_window_stays_within_half_the_circle_of_psns() {
         let cq = CqId(0);
-        let init = QpInit {
-            qp_type: QpType::Rc,
-            pd: transport::PdId(0),
-            send_cq: cq,
-            recv_cq: cq,
-            cap: QpCap::default(),
-            sq_sig_all: false,
-        };
+        let init = QpInit::new(QpType::Rc, transport::PdId(0), cq, cq);
         for (given, kept) in [(0, 1), (1, 1), (64, 64), (u32::MAX, (1 << 23) - 1)] {
             let caps = Caps { window: given, ..crate::kit::CAPS };
             assert_eq!(QueuePair::new(Qpn::new(0x11), init, &caps, Mtu::B1024).params.window, kept);

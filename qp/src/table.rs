@@ -85,18 +85,10 @@ mod tests {
     use crate::kit::CAPS;
     use crate::pair::QpInit;
     use crate::state::QpType;
-    use crate::wr::QpCap;
 
     fn make(qpn: Qpn) -> QueuePair {
         let cq = CqId(0);
-        let init = QpInit {
-            qp_type: QpType::Rc,
-            pd: PdId(0),
-            send_cq: cq,
-            recv_cq: cq,
-            cap: QpCap::default(),
-            sq_sig_all: false,
-        };
+        let init = QpInit::new(QpType::Rc, PdId(0), cq, cq);
         QueuePair::new(qpn, init, &CAPS, wire::Mtu::B1024)
     }
 

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use transport::wqe::{SendFlags, SendOp, SendWqe, Sge, SgeList};
-use transport::{RecvWqe, responder};
+use transport::{PdId, RecvWqe, responder};
 use wire::{Mtu, QKey, Qpn, RKey, VirtAddr, WrId};
 
 use crate::state::QpType;
@@ -260,11 +260,12 @@ impl RecvWr {
         Self { wr_id: WrId::new(wr_id), sges: SgeList::from_slice(sges) }
     }
 
-    pub(crate) fn check(self, cap: &QpCap) -> Result<RecvWqe, PostError> {
-        if self.sges.len() > cap.max_recv_sge as usize {
-            return Err(PostError::TooManySges { given: self.sges.len(), max: cap.max_recv_sge });
+    /// Checks it against the sizes of its queue, whose domain is `pd`.
+    pub(crate) fn check(self, max_sge: u32, pd: PdId) -> Result<RecvWqe, PostError> {
+        if self.sges.len() > max_sge as usize {
+            return Err(PostError::TooManySges { given: self.sges.len(), max: max_sge });
         }
-        Ok(RecvWqe { wr_id: self.wr_id, sges: self.sges })
+        Ok(RecvWqe { wr_id: self.wr_id, sges: self.sges, pd })
     }
 }
 
@@ -275,6 +276,12 @@ pub enum PostError {
     /// There is no such queue pair.
     #[error("there is no such queue pair")]
     NoSuchQp,
+    /// There is no such shared receive queue.
+    #[error("there is no such shared receive queue")]
+    NoSuchSrq,
+    /// The queue pair has no receives of its own.
+    #[error("the queue pair's receives come from a shared receive queue: post them there")]
+    SharedReceives,
     /// The state does not take it.
     #[error("a queue pair in {0} does not take this work request")]
     State(crate::state::QpState),
@@ -282,7 +289,7 @@ pub enum PostError {
     #[error("the queue is full: {0} work requests wait")]
     QueueFull(u32),
     /// Too many pieces.
-    #[error("{given} scatter/gather entries, but the queue pair was made for {max}")]
+    #[error("{given} scatter/gather entries, but the queue was made for {max}")]
     TooManySges {
         /// Pieces given.
         given: usize,

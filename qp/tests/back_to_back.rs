@@ -5,8 +5,8 @@
 use std::net::Ipv4Addr;
 
 use ferroce_qp::{
-    Access, AddressVector, AttrMask, Completion, CqId, MrInfo, Nic, NicConfig, PdId, QpAttr, QpCap, QpInit,
-    QpState, QpType, RecvWr, SendWr, Sge, WcOpcode, WcStatus,
+    Access, AddressVector, AttrMask, Completion, CqId, MrInfo, Nic, NicConfig, PdId, QpAttr, QpInit, QpState,
+    QpType, RecvWr, SendWr, Sge, WcOpcode, WcStatus,
 };
 use wire::batch::{Caps, HeaderKnowledge, IpIdRule, RxBurst, TxBatch};
 use wire::{Gid, Instant, Mtu, Psn, Qpn, RnrTimer, VirtAddr};
@@ -39,8 +39,7 @@ fn end(host: u8) -> End {
     let pd = nic.alloc_pd();
     let cq = nic.create_cq(64).unwrap();
     let mr = nic.reg_mr(pd, vec![host; 1 << 16], ALL).unwrap();
-    let init =
-        QpInit { qp_type: QpType::Rc, pd, send_cq: cq, recv_cq: cq, cap: QpCap::default(), sq_sig_all: true };
+    let init = QpInit { sq_sig_all: true, ..QpInit::new(QpType::Rc, pd, cq, cq) };
     let qpn = nic.create_qp(init).unwrap();
     End { nic, gid, pd, cq, qpn, mr }
 }

@@ -4,6 +4,9 @@ use core::fmt;
 
 use wire::{Packet, Qpn, WrId};
 
+use crate::ports::{Ctx, Side};
+use crate::wqe::RecvWqe;
+
 /// How a work request ended (rule R-CQE-1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -144,4 +147,11 @@ impl Completion {
             ..Self::error(wr_id, WcStatus::Success, opcode, qp_num)
         }
     }
+}
+
+/// Completes a receive that was taken and cannot be used.
+pub(crate) fn fail_receive(ctx: &mut Ctx<'_>, wqe: &RecvWqe, status: WcStatus) {
+    ctx.out.counters.resp_cqe_error += 1;
+    let wc = Completion::error(wqe.wr_id, status, WcOpcode::Recv, ctx.params.qpn);
+    ctx.out.completions.push((Side::Recv, wc));
 }

@@ -3,7 +3,7 @@
 use wire::ip::ipv4_checksum;
 use wire::{NetHeader, Packet};
 
-use crate::completion::{Completion, WcOpcode};
+use crate::completion::{Completion, WcOpcode, WcStatus, fail_receive};
 use crate::drop::DropReason;
 use crate::ports::{Ctx, RecvQueue, Side};
 use crate::sge::scatter;
@@ -44,25 +44,26 @@ impl Datagrams {
         };
         if wqe.capacity() < u64::from(length) {
             // Rule R-RSP-44, field case F37: the datagram is lost, nothing else.
-            self.kept = Some(wqe);
+            if recv.is_shared() {
+                // Rule R-RSP-55.
+                ctx.out.counters.resp_local_length_error += 1;
+                fail_receive(ctx, &wqe, WcStatus::LocLenErr);
+            } else {
+                self.kept = Some(wqe);
+            }
             return Err(DropReason::BadRequest);
         }
-        let (pd, grh) = (ctx.params.pd, network_header(&packet.net));
-        let stored = scatter(ctx.memory, pd, &wqe.sges, 0, &grh)
-            .and_then(|()| scatter(ctx.memory, pd, &wqe.sges, u64::from(GRH_LEN), data));
+        let grh = network_header(&packet.net);
+        let stored = scatter(ctx.memory, wqe.pd, &wqe.sges, 0, &grh)
+            .and_then(|()| scatter(ctx.memory, wqe.pd, &wqe.sges, u64::from(GRH_LEN), data));
+        if stored.is_err() {
+            fail_receive(ctx, &wqe, WcStatus::LocProtErr);
+            ctx.out.fatal = true;
+            return Ok(());
+        }
         let mut wc =
             Completion::receive(wqe.wr_id, WcOpcode::Recv, length, packet, ctx.params.qpn, deth.src_qp());
         wc.grh = true;
-        if stored.is_err() {
-            ctx.out.counters.resp_cqe_error += 1;
-            wc = Completion::error(
-                wqe.wr_id,
-                crate::completion::WcStatus::LocProtErr,
-                WcOpcode::Recv,
-                ctx.params.qpn,
-            );
-            ctx.out.fatal = true;
-        }
         ctx.out.completions.push((Side::Recv, wc));
         Ok(())
     }

@@ -267,9 +267,11 @@ impl End {
     pub(crate) fn post_recv(&mut self, offset: u64, len: u32) -> u64 {
         let id = self.next_wr;
         self.next_wr += 1;
-        self.receives
-            .0
-            .push_back(RecvWqe { wr_id: WrId::new(id), sges: [sge(offset, len)].into_iter().collect() });
+        self.receives.0.push_back(RecvWqe {
+            wr_id: WrId::new(id),
+            sges: [sge(offset, len)].into_iter().collect(),
+            pd: PD,
+        });
         id
     }
 

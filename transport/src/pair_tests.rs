@@ -7,7 +7,7 @@ use proptest::sample::Index;
 use wire::{LKey, Msn, PacketRepr, Psn, RKey, VirtAddr, WrId};
 
 use crate::completion::{Completion, WcOpcode, WcStatus};
-use crate::kit::{ALL, End, other_end, params, pattern};
+use crate::kit::{ALL, End, PD, other_end, params, pattern};
 use crate::params::RcParams;
 use crate::ports::Side;
 use crate::requester::read_request_end;
@@ -229,7 +229,7 @@ impl Pair {
         if self.posted_receives < MAX_MESSAGES {
             let sge = RECEIVES.sge(self.posted_receives, 4096);
             let wr_id = WrId::new(self.posted_receives as u64);
-            self.b.receives.0.push_back(RecvWqe { wr_id, sges: [sge].into_iter().collect() });
+            self.b.receives.0.push_back(RecvWqe { wr_id, sges: [sge].into_iter().collect(), pd: PD });
             self.posted_receives += 1;
         }
     }

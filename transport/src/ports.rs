@@ -171,6 +171,12 @@ pub trait RecvQueue {
 
     /// Takes the oldest.
     fn take(&mut self) -> Option<RecvWqe>;
+
+    /// Whether other queue pairs take from it as well. What one of them has taken and cannot use is then not kept
+    /// for its next message, but completes in error.
+    fn is_shared(&self) -> bool {
+        false
+    }
 }
 
 /// Which of a queue pair's two completion queues.

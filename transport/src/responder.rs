@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use wire::opcode::Kind;
 use wire::{Msn, NakCode, Operation, Packet, Psn, RKey, Syndrome, VirtAddr};
 
-use crate::completion::{Completion, WcOpcode, WcStatus};
+use crate::completion::{Completion, WcOpcode, WcStatus, fail_receive};
 use crate::drop::DropReason;
 use crate::params::RcParams;
 use crate::ports::{Access, AccessError, AtomicOp, Ctx, RecvQueue, Side};
@@ -292,7 +292,7 @@ impl Responder {
             ctx.out.counters.resp_local_length_error += 1;
             return Err(Refusal::TOO_LONG);
         }
-        scatter(ctx.memory, ctx.params.pd, &wqe.sges, *received, data).map_err(|_| Refusal::LOCAL)?;
+        scatter(ctx.memory, wqe.pd, &wqe.sges, *received, data).map_err(|_| Refusal::LOCAL)?;
         *received = total;
         if info.position.ends()
             && let Some(wqe) = self.take_unfinished()
@@ -439,9 +439,7 @@ impl Responder {
             ctx.out.counters.resp_remote_access_errors += 1;
         }
         if let Some(wqe) = self.take_unfinished() {
-            ctx.out.counters.resp_cqe_error += 1;
-            let wc = Completion::error(wqe.wr_id, refusal.status, WcOpcode::Recv, ctx.params.qpn);
-            ctx.out.completions.push((Side::Recv, wc));
+            fail_receive(ctx, &wqe, refusal.status);
         } else {
             ctx.out.unreported = Some(refusal.nak);
         }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use wire::opcode::{Kind, Transport};
 use wire::{Packet, Psn, RKey, VirtAddr};
 
-use crate::completion::{Completion, WcOpcode, WcStatus};
+use crate::completion::{Completion, WcOpcode, WcStatus, fail_receive};
 use crate::drop::DropReason;
 use crate::params::RcParams;
 use crate::ports::{Access, Ctx, RecvQueue, Side};
@@ -161,8 +161,10 @@ impl Receiver {
 
     /// Gives back the receive work request of a message that will not be finished.
     pub fn take_unfinished(&mut self) -> Option<RecvWqe> {
-        self.abandon();
-        self.kept.take()
+        match core::mem::replace(&mut self.message, Message::None) {
+            Message::Send { wqe, .. } => Some(wqe),
+            _ => self.kept.take(),
+        }
     }
 
     /// Handles a packet of the peer, ICRC and addresses checked.
@@ -180,9 +182,9 @@ impl Receiver {
         self.epsn = psn.wrapping_add(1);
         if info.position.starts() {
             // A message that was under way lacks its end.
-            self.abandon();
+            self.abandon(ctx, recv, WcStatus::RemInvReqErr);
         } else if !expected || matches!(self.message, Message::None) {
-            self.abandon();
+            self.abandon(ctx, recv, WcStatus::RemInvReqErr);
             ctx.out.counters.out_of_sequence += u64::from(!expected);
             return Err(DropReason::OutOfSequence);
         }
@@ -191,23 +193,24 @@ impl Receiver {
             _ => self.on_write(ctx, recv, packet),
         };
         if result.is_err() {
-            self.abandon();
+            self.abandon(ctx, recv, WcStatus::RemInvReqErr);
         }
         result
     }
 
-    /// Drops the message under way; its receive waits for the next one.
-    fn abandon(&mut self) {
-        if let Message::Send { wqe, .. } = core::mem::replace(&mut self.message, Message::None) {
+    /// Drops the message under way. Its receive waits for the next one (rule R-RSP-41); but one of a shared queue
+    /// completes with `status`, since the next message may come to another queue pair (rule R-RSP-55).
+    fn abandon(&mut self, ctx: &mut Ctx<'_>, recv: &dyn RecvQueue, status: WcStatus) {
+        let Message::Send { wqe, .. } = core::mem::replace(&mut self.message, Message::None) else { return };
+        if recv.is_shared() {
+            fail_receive(ctx, &wqe, status);
+        } else {
             self.kept = Some(wqe);
         }
     }
 
-    fn take_receive(&mut self, ctx: &mut Ctx<'_>, recv: &mut dyn RecvQueue) -> Result<RecvWqe, DropReason> {
-        self.kept.take().or_else(|| recv.take()).ok_or_else(|| {
-            ctx.out.counters.out_of_buffer += 1;
-            DropReason::NoReceive
-        })
+    fn take_receive(&mut self, recv: &mut dyn RecvQueue) -> Option<RecvWqe> {
+        self.kept.take().or_else(|| recv.take())
     }
 
     fn on_send(
@@ -218,17 +221,30 @@ impl Receiver {
     ) -> Result<(), DropReason> {
         let info = packet.info();
         if info.position.starts() {
-            let wqe = self.take_receive(ctx, recv)?;
+            let Some(wqe) = self.take_receive(recv) else {
+                ctx.out.counters.out_of_buffer += 1;
+                return Err(DropReason::NoReceive);
+            };
             self.message = Message::Send { wqe, received: 0 };
         }
         let Message::Send { wqe, received } = &mut self.message else { return Err(DropReason::BadRequest) };
         let data = packet.payload();
         let total = *received + data.len() as u64;
-        if !length_fits(ctx.params, packet) || total > wqe.capacity() {
+        if !length_fits(ctx.params, packet) {
             return Err(DropReason::BadRequest);
         }
-        if scatter(ctx.memory, ctx.params.pd, &wqe.sges, *received, data).is_err() {
+        if total > wqe.capacity() {
+            ctx.out.counters.resp_local_length_error += 1;
+            self.abandon(ctx, recv, WcStatus::LocLenErr);
             return Err(DropReason::BadRequest);
+        }
+        if scatter(ctx.memory, wqe.pd, &wqe.sges, *received, data).is_err() {
+            // Rule R-RSP-53.
+            if let Some(wqe) = self.take_unfinished() {
+                fail_receive(ctx, &wqe, WcStatus::LocProtErr);
+            }
+            ctx.out.fatal = true;
+            return Ok(());
         }
         *received = total;
         if info.position.ends()
@@ -270,9 +286,11 @@ impl Receiver {
         if !adds_up || !length_fits(ctx.params, packet) {
             return Err(DropReason::BadRequest);
         }
-        let receive = if packet.imm_dt().is_some() { Some(self.take_receive(ctx, recv)?) } else { None };
+        if packet.imm_dt().is_some() && self.kept.is_none() && recv.is_empty() {
+            ctx.out.counters.out_of_buffer += 1;
+            return Err(DropReason::NoReceive);
+        }
         if !data.is_empty() && ctx.memory.write_remote(ctx.params.via(), rkey, va, data).is_err() {
-            self.kept = receive.or(self.kept.take());
             return Err(DropReason::BadRequest);
         }
         self.message = if ends {
@@ -285,7 +303,9 @@ impl Receiver {
                 total,
             }
         };
-        if let Some(wqe) = receive {
+        if packet.imm_dt().is_some()
+            && let Some(wqe) = self.take_receive(recv)
+        {
             complete(ctx, &wqe, WcOpcode::RecvRdmaWithImm, total, packet);
         }
         Ok(())

@@ -208,6 +208,8 @@ pub struct RecvWqe {
     pub wr_id: WrId,
     /// Where the message goes.
     pub sges: SgeList,
+    /// Domain that the pieces are of: the queue pair's, or that of a shared receive queue.
+    pub pd: PdId,
 }
 
 impl RecvWqe {

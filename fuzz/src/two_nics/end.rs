@@ -81,7 +81,7 @@ impl End {
         let send_cq = must(nic.create_cq(4096));
         let recv_cq = must(nic.create_cq(4096));
         let cap = QpCap { max_send_wr: 64, max_recv_wr: 64, ..QpCap::default() };
-        let init = QpInit { qp_type: QpType::Rc, pd, send_cq, recv_cq, cap, sq_sig_all: false };
+        let init = QpInit { cap, ..QpInit::new(QpType::Rc, pd, send_cq, recv_cq) };
         let qpn = must(nic.create_qp(init));
         let attr = QpAttr {
             access: remote,

@@ -13,7 +13,11 @@ impl Nic {
     ///
     /// # Errors
     /// What of `init` is not possible.
-    pub fn create_qp(&mut self, init: QpInit) -> Result<Qpn, CreateError> {
+    pub fn create_qp(&mut self, mut init: QpInit) -> Result<Qpn, CreateError> {
+        if init.srq.is_some() {
+            // Field case F27.
+            (init.cap.max_recv_wr, init.cap.max_recv_sge) = (0, 0);
+        }
         if matches!(init.qp_type, QpType::XrcIni | QpType::XrcTgt) {
             return Err(CreateError::QpType(init.qp_type));
         }
@@ -26,6 +30,9 @@ impl Nic {
         if [init.send_cq, init.recv_cq].iter().any(|cq| self.cqs.get(cq.0).is_none()) {
             return Err(CreateError::NoCq);
         }
+        if init.srq.is_some_and(|srqn| self.srqs.get(srqn).is_none()) {
+            return Err(CreateError::NoSrq);
+        }
         let (caps, mtu) = (self.config.caps, self.config.active_mtu);
         let make = |qpn| QueuePair::new(qpn, init, &caps, mtu);
         let qpn = if init.qp_type == QpType::Gsi {
@@ -37,6 +44,9 @@ impl Nic {
             self.join_cq(cq, qpn);
         }
         self.join_pd(init.pd);
+        if let Some(srq) = init.srq.and_then(|srqn| self.srqs.get_mut(srqn)) {
+            srq.users += 1;
+        }
         Ok(qpn)
     }
 
@@ -61,10 +71,9 @@ impl Nic {
         } else {
             None
         };
-        let Some(pair) = self.qps.get_mut(qpn) else { return Err(ModifyQpError::NoSuchQp) };
         if merged.state == QpState::Err {
-            pair.enter_error(now, &mut self.memory, &mut self.out);
-        } else {
+            self.enter_error(now, qpn);
+        } else if let Some(pair) = self.qps.get_mut(qpn) {
             pair.apply(merged, net, &caps, active_mtu);
         }
         self.settle(now, qpn);
@@ -110,6 +119,9 @@ impl Nic {
             self.leave_cq(cq, qpn);
         }
         self.leave_pd(pair.init.pd);
+        if let Some(srq) = pair.init.srq.and_then(|srqn| self.srqs.get_mut(srqn)) {
+            srq.users -= 1;
+        }
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! The data path: packets in, time passing, packets out.
 
-use transport::{Ctx, DropReason};
+use transport::{Ctx, DropReason, RecvQueue};
 use wire::batch::{Caps, HeaderKnowledge, RxBurst, TxBatch};
 use wire::ip::Ecn;
 use wire::opcode::Kind;
@@ -88,8 +88,16 @@ impl Nic {
             pair.comm_est = true;
             self.events.push_back(Event::Async(AsyncEvent::CommEst(qpn)));
         }
-        let result = pair.engines.on_packet(&mut ctx, &mut pair.rq, packet);
+        let srqn = pair.init.srq;
+        let recv: &mut dyn RecvQueue = match srqn.and_then(|srqn| self.srqs.get_mut(srqn)) {
+            Some(srq) => srq,
+            None => &mut pair.rq,
+        };
+        let result = pair.engines.on_packet(&mut ctx, recv, packet);
         self.settle(now, qpn);
+        if let Some(srqn) = srqn {
+            self.tell_limit(srqn);
+        }
         result
     }
 

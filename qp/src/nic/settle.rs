@@ -6,6 +6,7 @@ use wire::{Instant, NakCode, Qpn};
 use super::Nic;
 use crate::cq::Pushed;
 use crate::event::{AsyncEvent, Event, TraceEvent};
+use crate::pair::QueuePair;
 use crate::state::QpState;
 
 impl Nic {
@@ -47,14 +48,24 @@ impl Nic {
 
     /// Puts a queue pair into the error state; false where it was there.
     fn fail_pair(&mut self, now: Instant, qpn: Qpn) -> bool {
-        let Some(pair) = self.qps.get_mut(qpn) else { return false };
-        let from = pair.state();
-        if from == QpState::Err {
+        let Some(from) = self.qps.get(qpn).map(QueuePair::state).filter(|state| *state != QpState::Err)
+        else {
             return false;
-        }
-        pair.enter_error(now, &mut self.memory, &mut self.out);
+        };
+        self.enter_error(now, qpn);
         self.trace_state(now, qpn, from, QpState::Err);
         true
+    }
+
+    /// Takes a queue pair to ERR. With a shared receive queue it has no receives to flush but the one in use; that
+    /// there will be no more is said once (rule R-CQE-12).
+    pub(super) fn enter_error(&mut self, now: Instant, qpn: Qpn) {
+        let Some(pair) = self.qps.get_mut(qpn) else { return };
+        let enters = pair.state() != QpState::Err;
+        pair.enter_error(now, &mut self.memory, &mut self.out);
+        if enters && pair.init.srq.is_some() {
+            self.events.push_back(Event::Async(AsyncEvent::LastWqeReached(qpn)));
+        }
     }
 
     /// Stops the send queue of an unreliable queue pair.

@@ -12,6 +12,7 @@ use crate::wr::{PostError, QpCap, RecvWr, SendWr};
 mod limits;
 mod path;
 mod sequences;
+mod shared;
 mod unreliable;
 
 const NOW: Instant = Instant::ZERO;

@@ -66,7 +66,10 @@ impl Nic {
     /// Why it was not taken.
     pub fn post_recv(&mut self, now: Instant, qpn: Qpn, wr: RecvWr) -> Result<(), PostError> {
         let pair = self.qps.get_mut(qpn).ok_or(PostError::NoSuchQp)?;
-        let wqe = wr.check(&pair.init.cap)?;
+        if pair.init.srq.is_some() {
+            return Err(PostError::SharedReceives);
+        }
+        let wqe = wr.check(pair.init.cap.max_recv_sge, pair.init.pd)?;
         match pair.state().post_recv() {
             PostRule::Refuse => Err(PostError::State(pair.state())),
             PostRule::Queue if pair.receives() >= pair.init.cap.max_recv_wr as usize => {

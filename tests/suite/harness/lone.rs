@@ -51,7 +51,7 @@ impl Lone {
         let pd = nic.alloc_pd();
         let cq = nic.create_cq(256).expect("a completion queue");
         let cap = QpCap::default();
-        let init = QpInit { qp_type: QpType::Rc, pd, send_cq: cq, recv_cq: cq, cap, sq_sig_all: true };
+        let init = QpInit { cap, sq_sig_all: true, ..QpInit::new(QpType::Rc, pd, cq, cq) };
         let qpn = nic.create_qp(init).expect("a queue pair");
         let psns = [Self::SQ_PSN, Self::RQ_PSN];
         conn.establish(&mut nic, Instant::ZERO, qpn, (peer, Self::PEER), psns).expect("the attributes");

@@ -154,7 +154,7 @@ impl World {
         let Host { nic, pd, .. } = &mut self.hosts[host];
         let send_cq = nic.create_cq(4096).expect("a completion queue");
         let recv_cq = nic.create_cq(4096).expect("a completion queue");
-        let init = QpInit { qp_type: QpType::Rc, pd: *pd, send_cq, recv_cq, cap, sq_sig_all };
+        let init = QpInit { cap, sq_sig_all, ..QpInit::new(QpType::Rc, *pd, send_cq, recv_cq) };
         let qpn = nic.create_qp(init).expect("a queue pair");
         Endpoint { host, qpn, send_cq, recv_cq }
     }

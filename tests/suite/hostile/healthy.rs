@@ -1,6 +1,6 @@
 //! The connection beside the ones under attack: it moves data and checks them, whenever it is asked to.
 
-use qp::{Access, CqId, MrInfo, Nic, QpCap, QpInit, QpType, RecvWr, SendWr, Sge};
+use qp::{Access, CqId, MrInfo, Nic, QpInit, QpType, RecvWr, SendWr, Sge};
 use transport::WcStatus;
 use wire::batch::{HeaderKnowledge, RxBurst, TxBatch};
 use wire::{Gid, Instant, Qpn};
@@ -24,14 +24,7 @@ impl End {
         let cq = nic.create_cq(64).unwrap();
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let mr = nic.reg_mr(pd, vec![0; 4 * LEN], access).unwrap();
-        let init = QpInit {
-            qp_type: QpType::Rc,
-            pd,
-            send_cq: cq,
-            recv_cq: cq,
-            cap: QpCap::default(),
-            sq_sig_all: true,
-        };
+        let init = QpInit { sq_sig_all: true, ..QpInit::new(QpType::Rc, pd, cq, cq) };
         Self { qpn: nic.create_qp(init).unwrap(), cq, mr }
     }
 

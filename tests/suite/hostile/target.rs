@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use qp::{
-    Access, AttrMask, CqId, MrInfo, Nic, NicConfig, PdId, QpAttr, QpCap, QpInit, QpState, QpType, RecvWr,
-    SendWr, Sge,
+    Access, AttrMask, CqId, MrInfo, Nic, NicConfig, PdId, QpAttr, QpInit, QpState, QpType, RecvWr, SendWr,
+    Sge,
 };
 use transport::DropReason;
 use wire::batch::{Caps, HeaderKnowledge, IpIdRule, RxBurst, TxBatch};
@@ -332,7 +332,7 @@ impl Target {
             Kind::Ud => QpType::Ud,
             _ => QpType::Rc,
         };
-        let init = QpInit { qp_type, pd, send_cq: cq, recv_cq: cq, cap: QpCap::default(), sq_sig_all: true };
+        let init = QpInit { sq_sig_all: true, ..QpInit::new(qp_type, pd, cq, cq) };
         let qpn = nic.create_qp(init).unwrap();
         let (expected, requested) = (Psn::new(0), Psn::new(0));
         Self { kind, qpn, expected, requested, generation: 0, receives: 0, requests: 0 }

@@ -135,7 +135,7 @@ impl<'a> Replay<'a> {
         }
         let memory = nic.reg_mr(pd, bytes, Access::LOCAL_WRITE).unwrap();
         let cap = QpCap::default();
-        let init = QpInit { qp_type: QpType::Rc, pd, send_cq: cq, recv_cq: cq, cap, sq_sig_all: true };
+        let init = QpInit { cap, sq_sig_all: true, ..QpInit::new(QpType::Rc, pd, cq, cq) };
         let qpn = nic.create_qp(init).unwrap();
         let conn = Conn { mtu: conversation.mtu, ..conn };
         let peer = (conversation.responder, conversation.responder_qpn);

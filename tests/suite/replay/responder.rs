@@ -53,7 +53,7 @@ impl<'a> Replay<'a> {
         let region = nic.reg_mr(pd, first_bytes(conversation, base), all).unwrap();
         let buffer = nic.reg_mr(pd, vec![0; 1 << 16], Access::LOCAL_WRITE).unwrap();
         let cap = QpCap::default();
-        let init = QpInit { qp_type: QpType::Rc, pd, send_cq: cq, recv_cq: cq, cap, sq_sig_all: true };
+        let init = QpInit { cap, sq_sig_all: true, ..QpInit::new(QpType::Rc, pd, cq, cq) };
         let qpn = nic.create_qp(init).unwrap();
         let peer = (conversation.requester, Qpn::new(0x77));
         let conn = Conn { mtu: conversation.mtu, access: setup.access, min_rnr_timer: 14, ..Conn::default() };

@@ -88,7 +88,7 @@ impl<'a> End<'a> {
         let memory = nic.reg_mr(pd, vec![UNTOUCHED; SLOT * messages.len()], all).unwrap();
         let cap = QpCap::default();
         let qp_type = if messages[0].deth.is_some() { QpType::Ud } else { QpType::Uc };
-        let init = QpInit { qp_type, pd, send_cq: cq, recv_cq: cq, cap, sq_sig_all: true };
+        let init = QpInit { cap, sq_sig_all: true, ..QpInit::new(qp_type, pd, cq, cq) };
         let qpn = nic.create_qp(init).unwrap();
         let mut end = Self { conversation, messages, nic, pd, cq, qpn, memory };
         end.establish(qp_type, peer);

@@ -331,7 +331,11 @@ fn f30_a_write_with_immediate_takes_its_receive_at_the_end() {
     assert_eq!(end.shown_replies(), ["ACK psn=100 ack msn=0".into(), format!("ACK psn=101 {RNR} msn=0")]);
     assert_eq!(end.bytes(0x1000, 256), pattern(256, 7));
     assert_eq!(end.bytes(0x1100, 44), &pattern(SIZE, 1)[0x1100..0x1100 + 44], "R-RSP-20");
-    end.receives.0.push_back(crate::wqe::RecvWqe { wr_id: wire::WrId::new(77), sges: Default::default() });
+    end.receives.0.push_back(crate::wqe::RecvWqe {
+        wr_id: wire::WrId::new(77),
+        sges: Default::default(),
+        pd: PD,
+    });
     end.take(&last).unwrap();
     assert_eq!(end.shown_replies(), ["ACK psn=101 ack msn=1"]);
     assert_eq!(end.bytes(0x1100, 44), pattern(44, 8));

@@ -72,7 +72,7 @@ proptest! {
         for id in 0..20_u32 {
             let addr = VirtAddr::new(BASE + u64::from(id * ROOM));
             let sges = SgeList::from_slice(&[Sge { addr, length: ROOM, lkey: LKey::new(INBOX) }]);
-            receives.0.push_back(RecvWqe { wr_id: WrId::new(u64::from(id)), sges });
+            receives.0.push_back(RecvWqe { wr_id: WrId::new(u64::from(id)), sges, pd: PD });
         }
         let mut receiver = Receiver::new(&params);
         let mut lost_nothing = true;

@@ -13,12 +13,15 @@ const UC_RTR: AttrMask = AttrMask::STATE
     .union(AttrMask::PATH_MTU)
     .union(AttrMask::DEST_QPN)
     .union(AttrMask::RQ_PSN);
-const QKEY: QKey = QKey::new(0x1111_1111);
+pub(super) const QKEY: QKey = QKey::new(0x1111_1111);
 
 /// Two hosts with unreliable connections in RTS.
 fn uc() -> (Host, Host) {
     let make = |number| Host::with(number, |init| init.qp_type = QpType::Uc);
-    let (mut a, mut b) = (make(1), make(2));
+    uc_with(make(1), make(2))
+}
+
+pub(super) fn uc_with(mut a: Host, mut b: Host) -> (Host, Host) {
     let (of_a, of_b) = (a.attr(&b), b.attr(&a));
     for (host, attr) in [(&mut a, &of_a), (&mut b, &of_b)] {
         host.modify(QpState::Init, attr, TO_INIT);
@@ -31,7 +34,11 @@ fn uc() -> (Host, Host) {
 /// Two hosts with datagram queue pairs in RTS, and the first one's way to the second.
 fn ud(qp_type: QpType) -> (Host, Host, AhId) {
     let make = |number| Host::with(number, |init| init.qp_type = qp_type);
-    let (mut a, mut b) = (make(1), make(2));
+    ud_with(make(1), make(2))
+}
+
+pub(super) fn ud_with(mut a: Host, mut b: Host) -> (Host, Host, AhId) {
+    let qp_type = a.init.qp_type;
     for host in [&mut a, &mut b] {
         let attr = QpAttr { qkey: QKEY, ..QpAttr::default() };
         let init = AttrMask::PKEY_INDEX | AttrMask::QKEY;
