@@ -106,6 +106,17 @@ impl Cq {
         (self.taken..).zip(&self.queue).filter(|(at, wc)| !is_forgotten(&self.forgotten, *at, wc)).count()
     }
 
+    /// Makes it hold `depth` completions from now on; false where more wait already (rule R-CQE-18).
+    pub(crate) fn resize(&mut self, depth: usize) -> bool {
+        self.drop_forgotten();
+        let fits = self.queue.len() <= depth;
+        if fits {
+            self.depth = depth;
+            self.queue.shrink_to(depth);
+        }
+        fits
+    }
+
     pub(crate) fn arm(&mut self, solicited_only: bool) {
         // Arming for any completion stands, also if one for solicited ones only follows.
         if self.armed != Armed::Any {
@@ -197,6 +208,24 @@ mod tests {
         let mut out = Vec::new();
         assert_eq!(cq.poll(max, &mut out), out.len());
         out.iter().map(|wc| wc.wr_id.value()).collect()
+    }
+
+    /// R-CQE-18.
+    #[test]
+    fn a_queue_grows_and_shrinks_down_to_what_waits_in_it() {
+        let mut cq = Cq::new(2);
+        cq.push(wc(1, false));
+        cq.push(wc(2, false));
+        assert!(!cq.resize(1));
+        assert!(cq.resize(3));
+        assert_eq!(cq.push(wc(3, false)), Pushed::Stored);
+        let mut out = Vec::new();
+        cq.poll(2, &mut out);
+        assert!(cq.resize(1));
+        assert_eq!((cq.len(), cq.push(wc(4, false))), (1, Pushed::Overrun));
+        // An overrun is for good.
+        assert!(cq.resize(8));
+        assert_eq!(cq.push(wc(5, false)), Pushed::Lost);
     }
 
     #[test]

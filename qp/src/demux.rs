@@ -4,7 +4,7 @@
 
 use transport::{Counters, DropReason};
 use wire::batch::HeaderKnowledge;
-use wire::{Gid, NetHeader, PKey, Packet, ParseError, icrc};
+use wire::{Gid, NetHeader, PKey, Packet, ParseError, Qpn, icrc};
 
 use crate::pair::QueuePair;
 
@@ -38,7 +38,8 @@ pub(crate) fn admit(
     let addressed = if pair.init.qp_type.is_connected() {
         pair.net.is_some_and(|net| net.src() == packet.net.dst() && net.dst() == packet.net.src())
     } else {
-        gids.contains(&packet.net.dst_gid())
+        // Whoever comes here with a packet for a group has found the queue pair among its members.
+        gids.contains(&packet.net.dst_gid()) || packet.bth().dest_qp() == Qpn::MULTICAST
     };
     if !addressed {
         return Err(DropReason::WrongAddress);

@@ -70,6 +70,13 @@ impl Engines {
         matches!(self, Self::Rc(_, responder) if responder.has_replies())
     }
 
+    /// The numbers of repeats have changed.
+    pub(crate) fn reload_retries(&mut self, params: &RcParams) {
+        if let Self::Rc(requester, _) = self {
+            requester.reload_retries(params);
+        }
+    }
+
     pub(crate) fn set_draining(&mut self, draining: bool) {
         match self {
             Self::Rc(requester, _) => requester.set_draining(draining),

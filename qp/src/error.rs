@@ -90,6 +90,9 @@ pub enum ModifyQpError {
     /// The peer's GID is missing.
     #[error("the destination GID is all zero: give the peer's GID (-g on both ends)")]
     NoDestination,
+    /// A connection has one peer.
+    #[error("{0} is a multicast group: only datagrams can be sent there")]
+    Multicast(Gid),
     /// One GID is IPv4 and the other is not.
     #[error("own GID {sgid} and peer's GID {dgid} are not of one address family")]
     Family {
@@ -101,6 +104,68 @@ pub enum ModifyQpError {
 }
 
 impl ModifyQpError {
+    /// The error number verbs would give.
+    #[must_use]
+    pub const fn errno(&self) -> i32 {
+        EINVAL
+    }
+}
+
+/// Why a completion queue was not resized. It is as it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ResizeCqError {
+    /// No such completion queue.
+    #[error("there is no such completion queue")]
+    NoSuchCq,
+    /// A completion queue cannot have this depth.
+    #[error("a completion queue holds 1 to {max} completions, not {given}")]
+    Depth {
+        /// What was asked for.
+        given: usize,
+        /// What is possible.
+        max: usize,
+    },
+    /// What waits would not fit.
+    #[error("{waiting} completions wait to be polled and would not fit in {given}")]
+    TooSmall {
+        /// What was asked for.
+        given: usize,
+        /// Completions that wait.
+        waiting: usize,
+    },
+}
+
+impl ResizeCqError {
+    /// The error number verbs would give.
+    #[must_use]
+    pub const fn errno(&self) -> i32 {
+        EINVAL
+    }
+}
+
+/// Why a queue pair was not attached to a multicast group, or detached from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum McastError {
+    /// No such queue pair.
+    #[error("there is no such queue pair")]
+    NoSuchQp,
+    /// Only datagrams are sent to groups.
+    #[error("{0} queue pairs cannot join a multicast group; UD can")]
+    QpType(QpType),
+    /// The GID names one host.
+    #[error("{0} is no multicast group; groups are ff00::/8 and ::ffff:224.0.0.0/100")]
+    NotAGroup(Gid),
+    /// The port has no address of the group's family.
+    #[error("the port has no GID of the address family of {0}")]
+    Family(Gid),
+    /// It is not a member.
+    #[error("the queue pair is not attached to {0}")]
+    NotAttached(Gid),
+}
+
+impl McastError {
     /// The error number verbs would give.
     #[must_use]
     pub const fn errno(&self) -> i32 {

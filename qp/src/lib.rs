@@ -23,8 +23,8 @@ mod table;
 pub mod wr;
 
 pub use cq::CqId;
-pub use error::{CreateError, DestroyError, ModifyQpError};
-pub use event::{AsyncEvent, Drops, Event, TraceEvent, Tracer};
+pub use error::{CreateError, DestroyError, McastError, ModifyQpError, ResizeCqError};
+pub use event::{AsyncEvent, AsyncEventKind, Drops, Event, TraceEvent, Tracer};
 pub use mr::{MrError, MrInfo};
 pub use nic::{Nic, NicConfig};
 pub use pair::QpInit;
@@ -32,4 +32,4 @@ pub use srq::{ModifySrqError, SrqAttr, SrqInit, SrqMask};
 pub use state::{AddressVector, AttrMask, QpAttr, QpState, QpType};
 pub use transport::wqe::{SendFlags, SendOp, Sge, SgeList};
 pub use transport::{Access, Completion, Counters, DropReason, PdId, WcOpcode, WcStatus};
-pub use wr::{AhId, PostError, QpCap, RecvWr, SendData, SendTo, SendWr};
+pub use wr::{AhId, BadWr, PostError, QpCap, RecvWr, SendData, SendTo, SendWr};

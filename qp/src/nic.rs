@@ -25,9 +25,11 @@ use crate::state::AddressVector;
 use crate::table::QpTable;
 
 mod cqs;
+mod mcast;
 mod objects;
 mod pairs;
 mod path;
+mod port;
 mod settle;
 mod srqs;
 #[cfg(test)]
@@ -63,6 +65,8 @@ pub struct Nic {
     ahs: Slab<(PdId, AddressVector)>,
     srqs: SrqTable,
     qps: QpTable,
+    groups: mcast::Groups,
+    port: port::Port,
     ready: Ready,
     timers: Timers,
     /// Reused for every call into an engine; empty between calls but for the counters.
@@ -88,6 +92,8 @@ impl Nic {
             ahs: Slab::default(),
             srqs: SrqTable::default(),
             qps: QpTable::default(),
+            groups: mcast::Groups::default(),
+            port: port::Port::default(),
             ready: Ready::default(),
             timers: Timers::default(),
             out: Effects::default(),

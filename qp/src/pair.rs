@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use transport::ports::Side;
 use transport::{Completion, Ctx, Effects, RcParams, RecvQueue, RecvWqe, WcOpcode, WcStatus};
 use wire::batch::Caps;
-use wire::{Instant, Mtu, NetHeader, PKey, QKey, Qpn, Srqn};
+use wire::{Gid, Instant, Mtu, NetHeader, PKey, QKey, Qpn, Srqn};
 
 use crate::cq::CqId;
 use crate::engines::Engines;
@@ -90,6 +90,8 @@ pub(crate) struct QueuePair {
     pub(crate) timer: Option<Instant>,
     pub(crate) comm_est: bool,
     pub(crate) drained: bool,
+    /// Multicast groups it is a member of; while there are any, it cannot be destroyed.
+    pub(crate) groups: Vec<Gid>,
     /// Answers filled the last batch alone: requests join the next one first.
     pub(crate) requests_first: bool,
 }
@@ -110,6 +112,7 @@ impl QueuePair {
             timer: None,
             comm_est: false,
             drained: false,
+            groups: Vec::new(),
             requests_first: false,
         }
     }
@@ -123,7 +126,12 @@ impl QueuePair {
     pub(crate) fn apply(&mut self, attr: QpAttr, net: Option<NetHeader>, caps: &Caps, port_mtu: Mtu) {
         let from = self.attr.state;
         self.attr = if attr.state == QpState::Reset { QpAttr::default() } else { attr };
+        let repeats = |params: &RcParams| (params.retry_cnt, params.rnr_retry);
+        let before = repeats(&self.params);
         self.params = params(self.qpn, &self.init, &self.attr, caps, port_mtu);
+        if repeats(&self.params) != before {
+            self.engines.reload_retries(&self.params);
+        }
         match (from, attr.state) {
             (_, QpState::Reset) => {
                 // Rule R-QPS-13.

@@ -346,5 +346,24 @@ impl PostError {
     }
 }
 
+/// The first work request of a list that was not taken. Those before it are posted, those behind it are not
+/// (field case F24).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("work request {index} of the list: {error}")]
+pub struct BadWr {
+    /// Its place in the list, from 0.
+    pub index: usize,
+    /// Why.
+    pub error: PostError,
+}
+
+impl BadWr {
+    /// The error number verbs would give.
+    #[must_use]
+    pub const fn errno(&self) -> i32 {
+        self.error.errno()
+    }
+}
+
 #[cfg(test)]
 mod tests;

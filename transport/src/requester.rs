@@ -88,6 +88,12 @@ impl Requester {
         self.sq.is_empty()
     }
 
+    /// The numbers of repeats have changed: counts from the new ones on.
+    pub fn reload_retries(&mut self, params: &RcParams) {
+        self.retry_left = params.retry_cnt;
+        self.rnr_left = params.rnr_retry;
+    }
+
     /// Stops or goes on starting new requests (SQD). Started ones always finish.
     pub fn set_draining(&mut self, draining: bool) {
         self.draining = draining;
@@ -298,8 +304,7 @@ impl Requester {
         while self.open_reads.front().is_some_and(|last| last.diff(self.una) < 0) {
             self.open_reads.pop_front();
         }
-        self.retry_left = ctx.params.retry_cnt;
-        self.rnr_left = ctx.params.rnr_retry;
+        self.reload_retries(ctx.params);
         self.recovering = false;
         if self.snd == self.una || self.rnr_until.is_some() {
             self.ack_deadline = None;

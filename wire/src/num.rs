@@ -277,6 +277,12 @@ impl Gid {
         self.ip().is_ipv4()
     }
 
+    /// Whether it names a multicast group: ff00::/8, or an IPv4 group as a v4-mapped address (rule R-ADR-22).
+    #[must_use]
+    pub fn is_multicast(self) -> bool {
+        self.ip().is_multicast()
+    }
+
     /// Whether it is a link-local address, fe80::/10.
     #[must_use]
     pub const fn is_link_local(self) -> bool {
@@ -324,6 +330,22 @@ pub struct Mac(pub [u8; 6]);
 impl Mac {
     /// The broadcast address.
     pub const BROADCAST: Self = Self([0xFF; 6]);
+
+    /// The Ethernet address of a multicast group (rule R-ADR-23): 33:33 and the last four bytes of an IPv6 group,
+    /// 01:00:5e and the last 23 bits of an IPv4 group.
+    #[must_use]
+    pub fn of_group(group: IpAddr) -> Self {
+        match group {
+            IpAddr::V4(v4) => {
+                let [_, b, c, d] = v4.octets();
+                Self([0x01, 0x00, 0x5E, b & 0x7F, c, d])
+            }
+            IpAddr::V6(v6) => {
+                let [.., a, b, c, d] = v6.octets();
+                Self([0x33, 0x33, a, b, c, d])
+            }
+        }
+    }
 
     /// EUI-64 of this address: the low half of its link-local GID, and the node GUID (rule R-ADR-19).
     #[must_use]

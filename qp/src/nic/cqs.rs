@@ -5,7 +5,7 @@ use wire::Qpn;
 
 use super::{MAX_CQE, Nic};
 use crate::cq::{Cq, CqId};
-use crate::error::{CreateError, DestroyError};
+use crate::error::{CreateError, DestroyError, ResizeCqError};
 
 impl Nic {
     /// Makes a completion queue for `depth` completions.
@@ -17,6 +17,19 @@ impl Nic {
             return Err(CreateError::CqDepth { given: depth, max: MAX_CQE });
         }
         Ok(CqId(self.cqs.insert(Cq::new(depth))))
+    }
+
+    /// Changes how many completions a queue holds. What waits in it stays, and arming too.
+    ///
+    /// # Errors
+    /// Where it does not exist, `depth` is 0 or above [`MAX_CQE`], or more completions wait (rule R-CQE-18).
+    pub fn resize_cq(&mut self, cq: CqId, depth: usize) -> Result<(), ResizeCqError> {
+        let queue = self.cqs.get_mut(cq.0).ok_or(ResizeCqError::NoSuchCq)?;
+        if depth == 0 || depth > MAX_CQE {
+            return Err(ResizeCqError::Depth { given: depth, max: MAX_CQE });
+        }
+        let waiting = queue.len();
+        if queue.resize(depth) { Ok(()) } else { Err(ResizeCqError::TooSmall { given: depth, waiting }) }
     }
 
     /// Ends a completion queue.

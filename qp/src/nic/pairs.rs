@@ -66,6 +66,9 @@ impl Nic {
         let pair = self.qps.get(qpn).ok_or(ModifyQpError::NoSuchQp)?;
         let from = pair.state();
         let merged = pair.attr.modified(pair.init.qp_type, attr, mask, &limits)?;
+        if mask.contains(AttrMask::AV) && merged.addr.dgid.is_multicast() {
+            return Err(ModifyQpError::Multicast(merged.addr.dgid));
+        }
         let net = if mask.intersects(AttrMask::AV | AttrMask::DEST_QPN) && merged.state != QpState::Reset {
             Some(self.route(qpn, merged.dest_qpn, &merged.addr)?)
         } else {
@@ -108,8 +111,12 @@ impl Nic {
     /// Ends a queue pair; its completions that were not polled go with it.
     ///
     /// # Errors
-    /// Where it does not exist.
+    /// Where it does not exist, or is a member of a multicast group.
     pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), DestroyError> {
+        // Rule R-QPS-28.
+        if !self.groups_of(qpn).is_empty() {
+            return Err(DestroyError::Busy);
+        }
         let pair = self.qps.remove(qpn).ok_or(DestroyError::NoSuchObject)?;
         if let Some(at) = pair.timer {
             self.timers.remove(at, qpn);

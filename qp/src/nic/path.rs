@@ -55,8 +55,11 @@ impl Nic {
         if packet.bth().tver() != 0 {
             return Err(DropReason::BadVersion);
         }
+        if qpn == Qpn::MULTICAST {
+            return self.dispatch_group(now, knowledge, packet);
+        }
         // Rules R-ADM-2, R-ADM-3 and R-ADM-9. What follows touches this queue pair alone (rule R-ADM-13).
-        let pair = self.qps.get_mut(qpn).ok_or(DropReason::NoSuchQp)?;
+        let pair = self.qps.get(qpn).ok_or(DropReason::NoSuchQp)?;
         if packet.info().kind == Kind::Cnp {
             // A CNP need not come from the peer, and its sender need not be in its partition: the queue pair
             // it names decides alone (rules R-ADR-10 and R-ADM-8).
@@ -72,12 +75,23 @@ impl Nic {
         }
         // Rule R-WIR-32: the ICRC is checked before anything comes of the packet.
         demux::admit(pair, &self.config.gids, packet, knowledge, &mut self.out.counters)?;
+        self.note_admitted(now, packet);
+        self.give(now, packet, qpn)
+    }
+
+    /// Tells the tracer and the counters of a packet that has passed all checks.
+    pub(super) fn note_admitted(&mut self, now: Instant, packet: &Packet<'_>) {
         if let Some(tracer) = &mut self.tracer {
             tracer.event(now, &TraceEvent::Received(packet));
         }
         if packet.net.ecn() == Ecn::Ce {
             self.out.counters.np_ecn_marked_roce_packets += 1;
         }
+    }
+
+    /// Lets a queue pair work on a packet that has passed all checks.
+    pub(super) fn give(&mut self, now: Instant, packet: &Packet<'_>, qpn: Qpn) -> Result<(), DropReason> {
+        let pair = self.qps.get_mut(qpn).ok_or(DropReason::NoSuchQp)?;
         let mut ctx = Ctx { now, params: &pair.params, memory: &mut self.memory, out: &mut self.out };
         if packet.info().kind.is_request()
             && pair.init.qp_type.is_connected()

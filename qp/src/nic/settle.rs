@@ -100,8 +100,11 @@ impl Nic {
                 }
             }
             for qpn in failed {
-                if self.qps.get(qpn).is_some_and(|pair| pair.state() != QpState::Reset) {
-                    self.fail_pair(now, qpn);
+                if self.qps.get(qpn).is_some_and(|pair| pair.state() != QpState::Reset)
+                    && self.fail_pair(now, qpn)
+                {
+                    // The queue that would say so is of no more use (rule R-QPS-21).
+                    self.events.push_back(Event::Async(AsyncEvent::QpFatal(qpn)));
                 }
             }
         }

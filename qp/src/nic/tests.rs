@@ -9,7 +9,9 @@ use crate::kit::*;
 use crate::state::{AttrMask, QpAttr, QpState};
 use crate::wr::{PostError, QpCap, RecvWr, SendWr};
 
+mod life;
 mod limits;
+mod mcast;
 mod path;
 mod sequences;
 mod shared;

@@ -6,7 +6,7 @@ use wire::{Instant, Qpn};
 use super::Nic;
 use crate::pair::flush_receive;
 use crate::state::PostRule;
-use crate::wr::{PostError, RecvWr, SendLimits, SendTo, SendWr};
+use crate::wr::{BadWr, PostError, RecvWr, SendLimits, SendTo, SendWr};
 
 impl Nic {
     /// Posts a send.
@@ -85,5 +85,37 @@ impl Nic {
                 Ok(())
             }
         }
+    }
+
+    /// Posts sends in order, up to the first that is not taken.
+    ///
+    /// # Errors
+    /// The first that was not taken, and why.
+    pub fn post_send_list(
+        &mut self,
+        now: Instant,
+        qpn: Qpn,
+        wrs: impl IntoIterator<Item = SendWr>,
+    ) -> Result<(), BadWr> {
+        for (index, wr) in wrs.into_iter().enumerate() {
+            self.post_send(now, qpn, wr).map_err(|error| BadWr { index, error })?;
+        }
+        Ok(())
+    }
+
+    /// Posts receives in order, up to the first that is not taken.
+    ///
+    /// # Errors
+    /// The first that was not taken, and why.
+    pub fn post_recv_list(
+        &mut self,
+        now: Instant,
+        qpn: Qpn,
+        wrs: impl IntoIterator<Item = RecvWr>,
+    ) -> Result<(), BadWr> {
+        for (index, wr) in wrs.into_iter().enumerate() {
+            self.post_recv(now, qpn, wr).map_err(|error| BadWr { index, error })?;
+        }
+        Ok(())
     }
 }

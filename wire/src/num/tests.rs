@@ -152,3 +152,22 @@ fn virtual_addresses_do_not_wrap_unseen() {
     assert_eq!(high.checked_add(0x400), None);
     assert_eq!(high.wrapping_add(0x400), VirtAddr::new(0));
 }
+
+/// Rules R-ADR-22, R-ADR-23.
+#[test]
+fn groups_are_told_from_hosts_and_have_ethernet_addresses_of_their_own() {
+    let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+    for (group, mac) in [
+        ("224.0.0.1", [0x01, 0x00, 0x5E, 0, 0, 1]),
+        ("239.255.255.255", [0x01, 0x00, 0x5E, 0x7F, 0xFF, 0xFF]),
+        ("ff0e::ffff:e001:203", [0x33, 0x33, 0xE0, 0x01, 0x02, 0x03]),
+        ("ff02::1", [0x33, 0x33, 0, 0, 0, 1]),
+    ] {
+        assert!(Gid::from(ip(group)).is_multicast(), "{group}");
+        assert_eq!(Mac::of_group(ip(group)), Mac(mac), "{group}");
+    }
+    for host in ["10.0.0.1", "240.0.0.1", "223.255.255.255", "fe80::1", "2001:db8::ff"] {
+        assert!(!Gid::from(ip(host)).is_multicast(), "{host}");
+    }
+    assert!(!Gid::ZERO.is_multicast());
+}

@@ -183,7 +183,9 @@ fn a_completion_queue_that_overruns_ends_its_queue_pairs() {
     let psn = packets.iter().filter(|p| p.bth.dest_qp() == peer).map(|p| p.bth.psn()).nth(2).unwrap();
     a.take(&[PacketRepr::ack(reply_net(b, &a), one, psn, Syndrome::ACK, wire::Msn::new(3))]);
 
-    assert_eq!(a.events(), [Event::Async(AsyncEvent::CqErr(small))], "said once");
+    // Rules R-CQE-17 and R-QPS-21: each is said once.
+    let said = [AsyncEvent::CqErr(small), AsyncEvent::QpFatal(one), AsyncEvent::QpFatal(other)];
+    assert_eq!(a.events(), said.map(Event::Async));
     let states = [one, other, third].map(|qpn| a.nic.query_qp(qpn).unwrap().0.state);
     assert_eq!(states, [QpState::Err, QpState::Err, QpState::Rts]);
     let mut found = Vec::new();
@@ -199,7 +201,8 @@ fn a_completion_queue_that_overruns_ends_its_queue_pairs() {
     a.send(SendWr::write(9, &[a.sge(0, 8)], b.va(0), b.mr.rkey));
     a.transmit();
     a.take(&[PacketRepr::ack(reply_net(b, &a), one, Psn::new(0), Syndrome::ACK, wire::Msn::new(1))]);
-    assert_eq!((a.state(), a.nic.cq_len(small), a.events()), (QpState::Err, 0, vec![]));
+    let said = vec![Event::Async(AsyncEvent::QpFatal(one))];
+    assert_eq!((a.state(), a.nic.cq_len(small), a.events()), (QpState::Err, 0, said));
 }
 
 #[test]

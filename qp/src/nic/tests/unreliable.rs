@@ -32,7 +32,7 @@ pub(super) fn uc_with(mut a: Host, mut b: Host) -> (Host, Host) {
 }
 
 /// Two hosts with datagram queue pairs in RTS, and the first one's way to the second.
-fn ud(qp_type: QpType) -> (Host, Host, AhId) {
+pub(super) fn ud(qp_type: QpType) -> (Host, Host, AhId) {
     let make = |number| Host::with(number, |init| init.qp_type = qp_type);
     ud_with(make(1), make(2))
 }
@@ -52,7 +52,7 @@ pub(super) fn ud_with(mut a: Host, mut b: Host) -> (Host, Host, AhId) {
     (a, b, ah)
 }
 
-fn carry(a: &mut Host, b: &mut Host) -> Vec<PacketRepr> {
+pub(super) fn carry(a: &mut Host, b: &mut Host) -> Vec<PacketRepr> {
     let packets = a.transmit();
     b.take(&packets);
     packets
