@@ -44,7 +44,7 @@ pub use driver_shim::{
 };
 pub use qp::{
     Access, AddressVector, AsyncEvent, AttrMask, Completion, Counters, CreateError, DropReason, Drops,
-    ModifyQpError, MrError, PostError, QpAttr, QpCap, QpState, QpType, RecvWr, SendFlags, SendOp, SendWr,
-    Sge, TraceEvent, Tracer, WcOpcode, WcStatus,
+    ModifyQpError, MrError, PostError, Profile, QpAttr, QpCap, QpState, QpType, RecvWr, SendFlags, SendOp,
+    SendWr, Sge, TraceEvent, Tracer, UnknownProfile, WcOpcode, WcStatus,
 };
 pub use wire;

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use qp::{AsyncEvent, Counters, Drops, Nic, NicConfig, Tracer};
+use qp::{AsyncEvent, Counters, Drops, Nic, NicConfig, Profile, Tracer};
 use rand_core::{RngCore, SeedableRng};
 use rand_pcg::Pcg32;
 use wire::{Gid, Mtu, Psn};
@@ -28,6 +28,7 @@ struct Inner {
     name: &'static str,
     addresses: GidTable,
     window: u32,
+    profile: Profile,
     rng: Mutex<Pcg32>,
     thread: Option<JoinHandle<()>>,
 }
@@ -37,6 +38,7 @@ struct Inner {
 pub struct DeviceBuilder {
     backend: Box<dyn Backend>,
     seed: Option<u64>,
+    profile: Profile,
     tracer: Option<Box<dyn Tracer>>,
 }
 
@@ -48,7 +50,7 @@ impl Device {
 
     /// A device over `backend`, for callers that choose the back end at run time.
     pub fn boxed(backend: Box<dyn Backend>) -> DeviceBuilder {
-        DeviceBuilder { backend, seed: None, tracer: None }
+        DeviceBuilder { backend, seed: None, profile: Profile::Strict, tracer: None }
     }
 
     /// Name of its back end.
@@ -79,6 +81,12 @@ impl Device {
     #[must_use]
     pub fn window(&self) -> u32 {
         self.inner.window
+    }
+
+    /// Whose behaviour it shows on the wire.
+    #[must_use]
+    pub fn profile(&self) -> Profile {
+        self.inner.profile
     }
 
     /// A random first PSN.
@@ -161,6 +169,12 @@ impl DeviceBuilder {
         self
     }
 
+    /// Whose behaviour it shows on the wire; [`Profile::Strict`] where none is set.
+    pub fn profile(mut self, profile: Profile) -> Self {
+        self.profile = profile;
+        self
+    }
+
     /// Lets `tracer` watch. Without one, a device that is opened while `tracing` is enabled at debug level
     /// or finer tells it what happens.
     pub fn tracer(mut self, tracer: Box<dyn Tracer>) -> Self {
@@ -177,8 +191,13 @@ impl DeviceBuilder {
         let name = self.backend.name();
         let addresses = self.backend.addresses().clone();
         let caps = self.backend.caps();
-        let config =
-            NicConfig { gids: addresses.gids().to_vec(), active_mtu: addresses.active_mtu(), caps, seed };
+        let config = NicConfig {
+            gids: addresses.gids().to_vec(),
+            active_mtu: addresses.active_mtu(),
+            caps,
+            seed,
+            profile: self.profile,
+        };
         let mut nic = Nic::new(config);
         if let Some(tracer) = self.tracer {
             nic.set_tracer(tracer);
@@ -194,6 +213,7 @@ impl DeviceBuilder {
             name,
             addresses,
             window: caps.window,
+            profile: self.profile,
             rng: Mutex::new(Pcg32::seed_from_u64(seed ^ 0x5053_4e00)),
             thread: Some(thread),
         };

@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use transport::{Access, Completion, DropReason, PdId, WcStatus};
+use transport::{Access, Completion, DropReason, PdId, Profile, WcStatus};
 use wire::batch::{Caps, HeaderKnowledge, IpIdRule, RxBurst, TxBatch};
 use wire::{Gid, Instant, Mtu, PacketRepr, Psn, Qpn, RnrTimer, VirtAddr};
 
@@ -43,6 +43,17 @@ pub(crate) const TO_RTS: AttrMask = AttrMask::STATE
     .union(AttrMask::RNR_RETRY)
     .union(AttrMask::MAX_QP_RD_ATOMIC);
 
+/// Of the NIC of host `number`.
+pub(crate) fn config(number: u8) -> NicConfig {
+    NicConfig {
+        gids: vec![Ipv4Addr::new(192, 0, 2, number).into()],
+        active_mtu: Mtu::B4096,
+        caps: CAPS,
+        seed: number.into(),
+        profile: Profile::Strict,
+    }
+}
+
 /// A NIC with one queue pair, one completion queue for each side of it, and one region.
 pub(crate) struct Host {
     pub(crate) nic: Nic,
@@ -59,8 +70,7 @@ impl Host {
     /// A host that is made by `change` of what most tests want: not every send is signalled, queues of 16.
     pub(crate) fn with(number: u8, change: impl FnOnce(&mut QpInit)) -> Self {
         let gid = Gid::from(Ipv4Addr::new(192, 0, 2, number));
-        let config = NicConfig { gids: vec![gid], active_mtu: Mtu::B4096, caps: CAPS, seed: number.into() };
-        let mut nic = Nic::new(config);
+        let mut nic = Nic::new(config(number));
         let pd = nic.alloc_pd();
         let (send_cq, recv_cq) = (nic.create_cq(4096).unwrap(), nic.create_cq(4096).unwrap());
         let mr = nic.reg_mr(pd, vec![number; 1 << 16], ALL).unwrap();

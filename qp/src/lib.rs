@@ -31,5 +31,7 @@ pub use pair::QpInit;
 pub use srq::{ModifySrqError, SrqAttr, SrqInit, SrqMask};
 pub use state::{AddressVector, AttrMask, QpAttr, QpState, QpType};
 pub use transport::wqe::{SendFlags, SendOp, Sge, SgeList};
-pub use transport::{Access, Completion, Counters, DropReason, PdId, WcOpcode, WcStatus};
+pub use transport::{
+    Access, Completion, Counters, DropReason, PdId, Profile, UnknownProfile, WcOpcode, WcStatus,
+};
 pub use wr::{AhId, BadWr, PostError, QpCap, RecvWr, SendData, SendTo, SendWr};

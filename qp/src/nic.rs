@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 
 use rand_core::{RngCore, SeedableRng};
-use transport::{Counters, Effects, PdId};
+use transport::{Counters, Effects, PdId, Profile};
 use wire::batch::Caps;
 use wire::{Gid, Mtu};
 
@@ -47,6 +47,8 @@ pub struct NicConfig {
     pub caps: Caps,
     /// Seed of everything that is random.
     pub seed: u64,
+    /// Whose behaviour it shows on the wire.
+    pub profile: Profile,
 }
 
 /// The most completions a completion queue can be made for.

@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 
 use transport::ports::Side;
 use transport::{Completion, Ctx, Effects, RcParams, RecvQueue, RecvWqe, WcOpcode, WcStatus};
-use wire::batch::Caps;
-use wire::{Gid, Instant, Mtu, NetHeader, PKey, QKey, Qpn, Srqn};
+use wire::{Gid, Instant, NetHeader, PKey, QKey, Qpn, Srqn};
 
 use crate::cq::CqId;
 use crate::engines::Engines;
 use crate::mr::MrTable;
+use crate::nic::NicConfig;
 use crate::state::{QpAttr, QpState, QpType};
 use crate::wr::QpCap;
 
@@ -97,9 +97,9 @@ pub(crate) struct QueuePair {
 }
 
 impl QueuePair {
-    pub(crate) fn new(qpn: Qpn, init: QpInit, caps: &Caps, port_mtu: Mtu) -> Self {
+    pub(crate) fn new(qpn: Qpn, init: QpInit, config: &NicConfig) -> Self {
         let attr = QpAttr::default();
-        let params = params(qpn, &init, &attr, caps, port_mtu);
+        let params = params(qpn, &init, &attr, config);
         Self {
             qpn,
             init,
@@ -123,12 +123,12 @@ impl QueuePair {
 
     /// Takes over attributes that were checked, and does what the transition asks for. Leaving SQD lets requests
     /// start again (rule R-QPS-20).
-    pub(crate) fn apply(&mut self, attr: QpAttr, net: Option<NetHeader>, caps: &Caps, port_mtu: Mtu) {
+    pub(crate) fn apply(&mut self, attr: QpAttr, net: Option<NetHeader>, config: &NicConfig) {
         let from = self.attr.state;
         self.attr = if attr.state == QpState::Reset { QpAttr::default() } else { attr };
         let repeats = |params: &RcParams| (params.retry_cnt, params.rnr_retry);
         let before = repeats(&self.params);
-        self.params = params(self.qpn, &self.init, &self.attr, caps, port_mtu);
+        self.params = params(self.qpn, &self.init, &self.attr, config);
         if repeats(&self.params) != before {
             self.engines.reload_retries(&self.params);
         }
@@ -185,9 +185,9 @@ pub(crate) fn flush_receive(qpn: Qpn, wqe: &RecvWqe, out: &mut Effects) {
     out.completions.push((Side::Recv, wc));
 }
 
-fn params(qpn: Qpn, init: &QpInit, attr: &QpAttr, caps: &Caps, port_mtu: Mtu) -> RcParams {
+fn params(qpn: Qpn, init: &QpInit, attr: &QpAttr, config: &NicConfig) -> RcParams {
     // A datagram is as long as the port allows, whatever path MTU anyone set (field case F37).
-    let mtu = if init.qp_type.is_connected() { attr.path_mtu } else { port_mtu };
+    let mtu = if init.qp_type.is_connected() { attr.path_mtu } else { config.active_mtu };
     RcParams {
         qpn,
         dest_qpn: attr.dest_qpn,
@@ -201,10 +201,11 @@ fn params(qpn: Qpn, init: &QpInit, attr: &QpAttr, caps: &Caps, port_mtu: Mtu) ->
         timeout: attr.timeout,
         retry_cnt: attr.retry_cnt,
         rnr_retry: attr.rnr_retry,
-        window: caps.window.clamp(1, MAX_WINDOW),
+        window: config.caps.window.clamp(1, MAX_WINDOW),
         qkey: if init.qp_type == QpType::Gsi { GSI_QKEY } else { attr.qkey },
         sq_psn: attr.sq_psn,
         rq_psn: attr.rq_psn,
+        behaviour: config.profile.behaviour(),
     }
 }
 
@@ -218,8 +219,9 @@ mod tests {
         let cq = CqId(0);
         let init = QpInit::new(QpType::Rc, transport::PdId(0), cq, cq);
         for (given, kept) in [(0, 1), (1, 1), (64, 64), (u32::MAX, (1 << 23) - 1)] {
-            let caps = Caps { window: given, ..crate::kit::CAPS };
-            assert_eq!(QueuePair::new(Qpn::new(0x11), init, &caps, Mtu::B1024).params.window, kept);
+            let mut config = crate::kit::config(1);
+            config.caps.window = given;
+            assert_eq!(QueuePair::new(Qpn::new(0x11), init, &config).params.window, kept);
         }
     }
 }

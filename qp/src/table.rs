@@ -82,14 +82,14 @@ mod tests {
 
     use super::*;
     use crate::cq::CqId;
-    use crate::kit::CAPS;
+    use crate::kit::config;
     use crate::pair::QpInit;
     use crate::state::QpType;
 
     fn make(qpn: Qpn) -> QueuePair {
         let cq = CqId(0);
         let init = QpInit::new(QpType::Rc, PdId(0), cq, cq);
-        QueuePair::new(qpn, init, &CAPS, wire::Mtu::B1024)
+        QueuePair::new(qpn, init, &config(1))
     }
 
     /// Rules R-ADR-11, R-QPS-27.

@@ -5,8 +5,8 @@
 use std::net::Ipv4Addr;
 
 use ferroce_qp::{
-    Access, AddressVector, AttrMask, Completion, CqId, MrInfo, Nic, NicConfig, PdId, QpAttr, QpInit, QpState,
-    QpType, RecvWr, SendWr, Sge, WcOpcode, WcStatus,
+    Access, AddressVector, AttrMask, Completion, CqId, MrInfo, Nic, NicConfig, PdId, Profile, QpAttr, QpInit,
+    QpState, QpType, RecvWr, SendWr, Sge, WcOpcode, WcStatus,
 };
 use wire::batch::{Caps, HeaderKnowledge, IpIdRule, RxBurst, TxBatch};
 use wire::{Gid, Instant, Mtu, Psn, Qpn, RnrTimer, VirtAddr};
@@ -34,7 +34,13 @@ const ALL: Access =
 
 fn end(host: u8) -> End {
     let gid = Gid::from(Ipv4Addr::new(192, 0, 2, host));
-    let config = NicConfig { gids: vec![gid], active_mtu: Mtu::B4096, caps: CAPS, seed: u64::from(host) };
+    let config = NicConfig {
+        gids: vec![gid],
+        active_mtu: Mtu::B4096,
+        caps: CAPS,
+        seed: u64::from(host),
+        profile: Profile::Strict,
+    };
     let mut nic = Nic::new(config);
     let pd = nic.alloc_pd();
     let cq = nic.create_cq(64).unwrap();

@@ -9,6 +9,7 @@ use driver_shim::backend::{
 use driver_shim::capture::{Capture, CaptureFile};
 use driver_shim::{Device, DeviceBuilder};
 use fabric::{FaultKind, FaultSpec};
+use qp::Profile;
 use wire::Mac;
 
 use crate::cmd::Failure;
@@ -45,6 +46,10 @@ pub struct DeviceArgs {
     /// Ethernet address of the host of its own
     #[arg(long, value_parser = parse_mac)]
     mac: Option<Mac>,
+    /// Behave like this NIC where the protocol leaves a choice: strict (the rules to the letter), rxe (Linux's
+    /// rdma_rxe) or connectx (NVIDIA ConnectX)
+    #[arg(long, value_name = "NIC", default_value_t)]
+    profile: Profile,
     /// Seed of everything random, faults included; without it faults take seed 0
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -204,7 +209,7 @@ impl DeviceArgs {
         if !faults.is_empty() {
             backend = Box::new(Faulty::new(backend, &faults, self.seed.unwrap_or(0).wrapping_add(which)));
         }
-        let mut builder: DeviceBuilder = Device::boxed(backend);
+        let mut builder: DeviceBuilder = Device::boxed(backend).profile(self.profile);
         if let Some(seed) = self.seed {
             builder = builder.seed(seed.wrapping_add(which));
         }

@@ -58,6 +58,7 @@ fn print_device(out: &mut dyn Write, device: &Device) -> io::Result<()> {
     writeln!(out, "        max_sge:            {}", limits.max_send_sge)?;
     writeln!(out, "        max_inline_data:    {}", limits.max_inline_data)?;
     writeln!(out, "        max_qp_rd_atom:     {}", qp::nic::MAX_RD_ATOMIC)?;
+    writeln!(out, "        profile:            {}", device.profile())?;
     writeln!(out, "        window:             {} packets", device.window())?;
     writeln!(out, "        port:   1")?;
     writeln!(out, "                state:      PORT_ACTIVE")?;
@@ -94,6 +95,7 @@ fn device_json(device: &Device) -> Value {
         "active_mtu": device.active_mtu().bytes(),
         "interface_mtu": table.interface_mtu(),
         "window": device.window(),
+        "profile": device.profile().name(),
         "gids": gids(table),
         "qp_types": ["RC", "UC", "UD", "GSI"],
     })

@@ -16,6 +16,7 @@ use crate::completion::{Completion, WcStatus};
 use crate::drop::DropReason;
 use crate::params::RcParams;
 use crate::ports::{Access, AccessError, AtomicOp, Ctx, Effects, Memory, PdId, RecvQueue, Side, Via};
+use crate::profile::Behaviour;
 use crate::requester::Requester;
 use crate::responder::Responder;
 use crate::wqe::{RecvWqe, SendFlags, SendOp, SendWqe, Sge, SgeList};
@@ -187,6 +188,7 @@ pub(crate) fn params() -> RcParams {
         qkey: wire::QKey::new(0x1234),
         sq_psn: Psn::new(10),
         rq_psn: Psn::new(100),
+        behaviour: &Behaviour::STRICT,
     }
 }
 

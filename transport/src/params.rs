@@ -3,6 +3,7 @@
 use wire::{Duration, Mtu, PKey, Psn, QKey, Qpn, RnrTimer};
 
 use crate::ports::{Access, PdId, Via};
+use crate::profile::Behaviour;
 
 /// Attributes of a reliable connection. The owner keeps them; the engines only read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,11 +40,16 @@ pub struct RcParams {
     pub sq_psn: Psn,
     /// First PSN expected of the peer.
     pub rq_psn: Psn,
+    /// What the engines do where NICs differ.
+    pub behaviour: &'static Behaviour,
 }
 
 impl RcParams {
     /// Value of [`RcParams::rnr_retry`] that never gives up.
     pub const RNR_RETRY_FOREVER: u8 = 7;
+
+    /// Value of [`RcParams::retry_cnt`] that some peers take as for ever, against rule R-REQ-24.
+    pub const RETRY_CNT_FOREVER: u8 = 7;
 
     /// How its peer reaches memory.
     #[must_use]
@@ -57,16 +63,45 @@ impl RcParams {
         self.mtu.bytes()
     }
 
+    /// The ACK timeout in nanoseconds, 4.096 µs × 2^timeout, or the least that the profile takes; `None` for
+    /// never.
+    fn timeout_nanos(&self) -> Option<u64> {
+        (self.timeout != 0).then(|| 4096 << self.timeout.max(self.behaviour.min_timeout).min(31))
+    }
+
     /// Time without progress after which requests are sent again; `None` for never.
     ///
     /// The specification lets a requester take T to 4 T (rule F17); a quarter above T is late enough for a
     /// peer that answers at the last moment.
     #[must_use]
     pub fn ack_timeout(&self) -> Option<Duration> {
-        (self.timeout != 0).then(|| {
-            let t = 4096_u64 << self.timeout.min(31);
-            Duration::from_nanos(t + t / 4)
-        })
+        self.timeout_nanos().map(|t| Duration::from_nanos(t + t / 4))
+    }
+
+    /// Time after which requests are sent again where `timeouts` have passed in a row; `None` for never.
+    ///
+    /// It is the ACK timeout, or less where the profile repeats early and less and less often (rule R-REQ-45):
+    /// the first wait is between one and two times its own, so that queue pairs do not keep step, and each
+    /// further one twice the one before.
+    #[must_use]
+    pub fn retransmission_timeout(&self, timeouts: u8) -> Option<Duration> {
+        let most = self.ack_timeout()?;
+        let Some(first) = self.behaviour.adaptive else { return Some(most) };
+        let t = 4096_u64 << first.saturating_add(timeouts).min(31);
+        let spread = if timeouts == 0 { t * self.spread() / 256 } else { 0 };
+        Some(most.min(Duration::from_nanos(t + spread)))
+    }
+
+    /// Time without progress after which a connection that repeats early is given up; `None` for never.
+    #[must_use]
+    pub fn give_up_after(&self) -> Option<Duration> {
+        self.timeout_nanos().map(|t| Duration::from_nanos(t.saturating_mul(self.retry_cnt.into())))
+    }
+
+    /// A number below 256 that differs between queue pairs and connections.
+    fn spread(&self) -> u64 {
+        let mixed = (self.qpn.value() ^ self.sq_psn.value()).wrapping_mul(0x9E37_79B1);
+        u64::from(mixed >> 24)
     }
 
     /// Packets that `len` bytes take: at least one (rule R-REQ-3).

@@ -55,6 +55,12 @@ impl Replay {
         })
     }
 
+    /// Whether a READ that was answered begins at `psn`.
+    #[must_use]
+    pub fn begins_read(&self, psn: Psn) -> bool {
+        self.records.iter().any(|r| r.first == psn && matches!(r.answer, Answer::Read { .. }))
+    }
+
     /// Whether a READ of `len` bytes at `va` under `rkey`, repeated from `psn` on, lies inside one that was
     /// answered: in its PSNs (`span` of them) and in its memory, without overflow (rules R-RSP-5 and F3).
     #[must_use]

@@ -31,6 +31,9 @@ pub struct Requester {
     retry_left: u8,
     rnr_left: u8,
     ack_deadline: Option<Instant>,
+    /// ACK timeouts in a row, and when the first of these waits began.
+    timeouts: u8,
+    waiting_since: Option<Instant>,
     rnr_until: Option<Instant>,
     /// `una` is being sent again because an answer said so; more such answers change nothing (rule R-CMP-25).
     pub(crate) recovering: bool,
@@ -63,6 +66,8 @@ impl Requester {
             retry_left: params.retry_cnt,
             rnr_left: params.rnr_retry,
             ack_deadline: None,
+            timeouts: 0,
+            waiting_since: None,
             rnr_until: None,
             recovering: false,
             since_ack_req: 0,
@@ -133,7 +138,7 @@ impl Requester {
         self.cur = 0;
         self.una = self.high;
         self.snd = self.high;
-        self.ack_deadline = None;
+        self.end_wait();
         self.rnr_until = None;
         self.local_error = None;
     }
@@ -169,15 +174,8 @@ impl Requester {
     /// false where local memory could not be read: then nothing is sent.
     pub fn write(&mut self, ctx: &mut Ctx<'_>, body: &mut [u8]) -> bool {
         let Some(next) = self.next_packet(ctx.params) else { return false };
+        let ack_req = self.asks_for_ack(ctx, &next);
         let wqe = &self.sq[self.cur];
-        let repeated = self.snd != self.high;
-        let in_flight = self.snd.steps_from(self.una) + next.span;
-        // Rule R-REQ-11: the last packet of a message asks for an ACK, and so does one now and then in a long
-        // message, one that closes the window, and one that is sent again.
-        let ack_req = next.last
-            || repeated
-            || in_flight >= ctx.params.window
-            || self.since_ack_req + 1 >= (ctx.params.window / 4).max(1);
         if next.write(ctx, wqe, ctx.params.dest_qpn, self.snd, ack_req, body).is_err() {
             self.fail_in_order(ctx, WcStatus::LocProtErr);
             return false;
@@ -185,6 +183,28 @@ impl Requester {
         self.since_ack_req = if ack_req { 0 } else { self.since_ack_req + 1 };
         self.advance(ctx, next.span, next.opens_read);
         true
+    }
+
+    /// Rule R-REQ-11: the last packet of a message asks for an ACK, and so does one now and then in a long
+    /// message, one that closes the window, and one that is sent again. Profiles leave some of it out.
+    fn asks_for_ack(&self, ctx: &Ctx<'_>, next: &NextPacket) -> bool {
+        let (params, behaviour) = (ctx.params, ctx.params.behaviour);
+        let every = behaviour.ack_req_every.unwrap_or(params.window / 4).max(1);
+        let repeated = self.snd != self.high;
+        let in_flight = self.snd.steps_from(self.una) + next.span;
+        next.last && !(behaviour.ack_req_when_idle && self.is_followed(ctx))
+            || repeated && behaviour.ack_req_on_repeats
+            || in_flight >= params.window
+            || self.since_ack_req + 1 >= every
+    }
+
+    /// Whether the request at `cur` and the one behind it are SENDs or WRITEs, and nothing keeps the latter
+    /// from leaving next: then the ACK that it asks for answers for both.
+    fn is_followed(&self, ctx: &Ctx<'_>) -> bool {
+        let messages = |index: usize| self.sq.get(index).filter(|wqe| wqe.op.segments().is_some());
+        let (Some(_), Some(next)) = (messages(self.cur), messages(self.cur + 1)) else { return false };
+        let free = !self.draining && !next.flags.contains(SendFlags::FENCE);
+        free && next.is_readable(ctx.memory, ctx.params.pd)
     }
 
     /// When [`Requester::handle_timeout`] has to be called.
@@ -287,7 +307,15 @@ impl Requester {
     }
 
     fn arm(&mut self, ctx: &Ctx<'_>) {
-        self.ack_deadline = ctx.params.ack_timeout().map(|t| ctx.now + t);
+        self.ack_deadline = ctx.params.retransmission_timeout(self.timeouts).map(|t| ctx.now + t);
+        self.waiting_since.get_or_insert(ctx.now);
+    }
+
+    /// Nothing waits for an answer, or the peer has given a sign of life.
+    fn end_wait(&mut self) {
+        self.ack_deadline = None;
+        self.timeouts = 0;
+        self.waiting_since = None;
     }
 
     /// Takes everything before `psn` as answered. The caller has seen to it that it is. Only what moves `una` reloads
@@ -306,9 +334,8 @@ impl Requester {
         }
         self.reload_retries(ctx.params);
         self.recovering = false;
-        if self.snd == self.una || self.rnr_until.is_some() {
-            self.ack_deadline = None;
-        } else {
+        self.end_wait();
+        if self.snd != self.una && self.rnr_until.is_none() {
             self.arm(ctx);
         }
     }
@@ -335,12 +362,11 @@ impl Requester {
         if self.recovering {
             return;
         }
-        if self.retry_left == 0 {
+        if !self.takes_retry(ctx, cause) {
             ctx.out.counters.req_transport_retries_exceeded += 1;
             self.fail(ctx, WcStatus::RetryExcErr, 0);
             return;
         }
-        self.retry_left -= 1;
         let counters = &mut ctx.out.counters;
         match cause {
             Cause::SequenceNak => counters.packet_seq_err += 1,
@@ -352,6 +378,23 @@ impl Requester {
         if self.rnr_until.is_none() {
             self.arm(ctx);
         }
+    }
+
+    /// Takes one of the retries that are left; false where there is none.
+    fn takes_retry(&mut self, ctx: &Ctx<'_>, cause: Cause) -> bool {
+        let (params, behaviour) = (ctx.params, ctx.params.behaviour);
+        if cause == Cause::Timeout && behaviour.adaptive.is_some() {
+            // Rule R-REQ-45: how long it has lasted counts, not how often it was tried.
+            self.timeouts = self.timeouts.saturating_add(1);
+            let lasted = self.waiting_since.map(|since| ctx.now.since(since));
+            return lasted.zip(params.give_up_after()).is_none_or(|(lasted, most)| lasted < most);
+        }
+        if behaviour.retries_forever && params.retry_cnt == RcParams::RETRY_CNT_FOREVER {
+            return true;
+        }
+        let left = self.retry_left.checked_sub(1);
+        self.retry_left = left.unwrap_or(0);
+        left.is_some()
     }
 
     /// Waits out an RNR NAK, then sends again from `una` on (rules R-CMP-12, R-REQ-25).
@@ -370,7 +413,7 @@ impl Requester {
         ctx.out.counters.rnr_nak_retry_err += 1;
         self.rewind();
         self.recovering = false;
-        self.ack_deadline = None;
+        self.end_wait();
         self.rnr_until = Some(ctx.now + timer.duration());
     }
 

@@ -68,9 +68,21 @@ struct Refusal {
 impl Refusal {
     const INVALID: Self = Self { nak: NakCode::InvalidRequest, status: WcStatus::RemInvReqErr };
     const ACCESS: Self = Self { nak: NakCode::RemoteAccessError, status: WcStatus::RemAccessErr };
-    const TOO_LONG: Self = Self { nak: NakCode::InvalidRequest, status: WcStatus::LocLenErr };
     /// Rule R-RSP-17.
     const LOCAL: Self = Self { nak: NakCode::RemoteOperationalError, status: WcStatus::LocProtErr };
+}
+
+impl Refusal {
+    /// A SEND that its receive cannot hold (rule R-RSP-14).
+    const fn too_long(params: &RcParams) -> Self {
+        let (nak, status) = params.behaviour.send_too_long;
+        Self { nak, status }
+    }
+
+    /// A READ or WRITE that is longer than any message (rule R-WIR-31).
+    const fn beyond_any(params: &RcParams) -> Self {
+        Self { nak: params.behaviour.range_too_long, ..Self::INVALID }
+    }
 }
 
 impl From<AccessError> for Refusal {
@@ -175,7 +187,7 @@ impl Responder {
                 // Rule R-RSP-32.
                 self.epsn = psn.wrapping_add(1);
                 if packet.bth().ack_req() {
-                    self.queue_ack(psn, Syndrome::ACK);
+                    self.queue_ack(ctx.params, psn, Syndrome::ACK);
                 }
             }
             Ok(Outcome::Answered) => {}
@@ -183,8 +195,9 @@ impl Responder {
                 ctx.out.counters.out_of_buffer += 1;
                 // Rule R-RSP-18: nothing else has changed.
                 ctx.out.counters.send_rnr_err += 1;
-                self.gap = Gap::Told;
-                self.queue_ack(psn, Syndrome::RnrNak(ctx.params.min_rnr_timer));
+                // Rule R-RSP-3.
+                self.gap = if ctx.params.behaviour.nak_behind_rnr { Gap::None } else { Gap::Told };
+                self.queue_ack(ctx.params, psn, Syndrome::RnrNak(ctx.params.min_rnr_timer));
             }
             Err(refusal) => self.refuse(ctx, psn, &refusal),
         }
@@ -198,7 +211,7 @@ impl Responder {
             return Err(DropReason::OutOfSequence);
         }
         self.gap = Gap::Told;
-        self.queue_ack(self.epsn, Syndrome::Nak(NakCode::PsnSequenceError));
+        self.queue_ack(ctx.params, self.epsn, Syndrome::Nak(NakCode::PsnSequenceError));
         Ok(())
     }
 
@@ -206,7 +219,7 @@ impl Responder {
     fn on_duplicate(&mut self, ctx: &mut Ctx<'_>, packet: &Packet<'_>, psn: Psn) -> Result<(), DropReason> {
         match packet.info().kind {
             Kind::Send | Kind::Write => {
-                self.queue_ack(self.epsn.wrapping_sub(1), Syndrome::ACK);
+                self.queue_ack(ctx.params, self.epsn.wrapping_sub(1), Syndrome::ACK);
                 Ok(())
             }
             Kind::Atomic => {
@@ -227,12 +240,14 @@ impl Responder {
                 if self.is_queued(psn, ctx.params) {
                     return Err(DropReason::DuplicatePending);
                 }
+                // Rule R-RSP-30.
+                let first = !ctx.params.behaviour.goes_on_with_reads || self.replay.begins_read(psn);
                 self.replies.push_back(Reply::Read {
                     psn,
                     va,
                     rkey,
                     remaining: len,
-                    first: true,
+                    first,
                     msn: self.msn,
                     repeat: true,
                 });
@@ -281,7 +296,7 @@ impl Responder {
             let Some(wqe) = recv.take() else { return Ok(Outcome::NotReady) };
             self.message = Message::Send { wqe, received: 0 };
         }
-        if !length_fits(ctx.params, packet) {
+        if ctx.params.behaviour.checks_send_lengths && !length_fits(ctx.params, packet) {
             return Err(Refusal::INVALID);
         }
         let Message::Send { wqe, received } = &mut self.message else { return Err(Refusal::INVALID) };
@@ -290,7 +305,7 @@ impl Responder {
         // Rule R-RSP-14.
         if total > wqe.capacity() {
             ctx.out.counters.resp_local_length_error += 1;
-            return Err(Refusal::TOO_LONG);
+            return Err(Refusal::too_long(ctx.params));
         }
         scatter(ctx.memory, wqe.pd, &wqe.sges, *received, data).map_err(|_| Refusal::LOCAL)?;
         *received = total;
@@ -312,10 +327,13 @@ impl Responder {
     ) -> Result<Outcome, Refusal> {
         let info = packet.info();
         let data = packet.payload();
-        if let Some(reth) = packet.reth()
-            && (!ctx.params.access.contains(Access::REMOTE_WRITE) || reth.dma_len() > MAX_MESSAGE)
-        {
-            return Err(Refusal::INVALID);
+        if let Some(reth) = packet.reth() {
+            if !ctx.params.access.contains(Access::REMOTE_WRITE) {
+                return Err(Refusal::INVALID);
+            }
+            if reth.dma_len() > MAX_MESSAGE {
+                return Err(Refusal::beyond_any(ctx.params));
+            }
         }
         // Rule R-RSP-20: the packet with the immediate takes a receive; without one, nothing of it is done.
         if packet.imm_dt().is_some() && recv.is_empty() {
@@ -370,7 +388,10 @@ impl Responder {
         let reth = packet.reth().ok_or(Refusal::INVALID)?;
         let (va, rkey, len) = (reth.va(), reth.rkey(), reth.dma_len());
         self.check_resource(ctx.params, Access::REMOTE_READ)?;
-        if len > MAX_MESSAGE || !packet.payload().is_empty() {
+        if len > MAX_MESSAGE {
+            return Err(Refusal::beyond_any(ctx.params));
+        }
+        if !packet.payload().is_empty() {
             return Err(Refusal::INVALID);
         }
         if len > 0 {
@@ -430,7 +451,7 @@ impl Responder {
 
     /// Rule R-RSP-22: the PSN at fault, the count as it was, and nothing more after it.
     fn refuse(&mut self, ctx: &mut Ctx<'_>, psn: Psn, refusal: &Refusal) {
-        self.queue_ack(psn, Syndrome::Nak(refusal.nak));
+        self.queue_ack(ctx.params, psn, Syndrome::Nak(refusal.nak));
         self.fail(ctx, refusal);
     }
 

@@ -80,6 +80,7 @@ impl NextPacket {
         let solicited = self.last && wqe.flags.contains(SendFlags::SOLICITED) && wakes_receiver(&wqe.op);
         let bth = Bth::new(opcode, dest_qpn, psn)
             .with_pkey(ctx.params.pkey)
+            .with_migreq(ctx.params.behaviour.migreq)
             .with_pad_count(self.pad())
             .with_ack_req(ack_req)
             .with_solicited(solicited);

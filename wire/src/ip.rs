@@ -474,5 +474,12 @@ pub fn source_port(flow_label: u32, local_qpn: u32, remote_qpn: u32) -> u16 {
     0xC000 | ((label & 0x3FFF) ^ (label >> 14)) as u16
 }
 
+/// UDP source port as rdma_rxe makes it of the own QPN alone (field case F6): the top 14 bits of the number's
+/// multiplicative hash, above 0xC000. Older versions use it for all queue pairs, newer ones for datagrams.
+#[must_use]
+pub const fn source_port_of_qpn(qpn: u32) -> u16 {
+    0xC000 + (qpn.wrapping_mul(0x61C8_8647) >> 18) as u16
+}
+
 #[cfg(test)]
 mod tests;

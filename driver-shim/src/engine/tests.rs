@@ -82,6 +82,7 @@ impl Bare {
             active_mtu: backend.table.active_mtu(),
             caps: backend.caps(),
             seed: 1,
+            profile: qp::Profile::Strict,
         };
         let (engine, poll) = Engine::new(Nic::new(config), Box::new(backend)).expect("a poll");
         Self { engine, poll, asked, packets, wanting }

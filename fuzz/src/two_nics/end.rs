@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use qp::state::rnr_timer;
 use qp::{
-    Access, AddressVector, AttrMask, Completion, CqId, MrInfo, Nic, NicConfig, PostError, QpAttr, QpCap,
-    QpInit, QpState, QpType, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus,
+    Access, AddressVector, AttrMask, Completion, CqId, MrInfo, Nic, NicConfig, PostError, Profile, QpAttr,
+    QpCap, QpInit, QpState, QpType, RecvWr, SendData, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus,
 };
 use wire::batch::{Caps, HeaderKnowledge, IpIdRule, RxBurst, TxBatch};
 use wire::{Gid, Instant, Mtu, Psn, Qpn};
@@ -72,8 +72,13 @@ impl End {
             src_port: None,
         };
         let gid = Ipv4Addr::new(10, 0, 0, host).into();
-        let mut nic =
-            Nic::new(NicConfig { gids: vec![gid], active_mtu: Mtu::B4096, caps, seed: host.into() });
+        let mut nic = Nic::new(NicConfig {
+            gids: vec![gid],
+            active_mtu: Mtu::B4096,
+            caps,
+            seed: host.into(),
+            profile: Profile::Strict,
+        });
         let pd = nic.alloc_pd();
         let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         let source = must(nic.reg_mr(pd, source_bytes(host), Access::REMOTE_READ));

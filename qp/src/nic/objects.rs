@@ -6,7 +6,7 @@ use wire::{LKey, Qpn};
 use super::Nic;
 use crate::error::{DestroyError, ModifyQpError};
 use crate::mr::{MrError, MrInfo};
-use crate::state::AddressVector;
+use crate::state::{AddressVector, QpType};
 use crate::wr::AhId;
 
 /// A protection domain.
@@ -102,7 +102,7 @@ impl Nic {
         if !self.has_pd(pd) {
             return Err(ModifyQpError::NoPd);
         }
-        self.route(Qpn::GSI, Qpn::GSI, &addr)?;
+        self.route(QpType::Ud, [Qpn::GSI; 2], &addr)?;
         self.join_pd(pd);
         Ok(AhId(self.ahs.insert((pd, addr))))
     }

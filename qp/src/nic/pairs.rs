@@ -33,8 +33,7 @@ impl Nic {
         if init.srq.is_some_and(|srqn| self.srqs.get(srqn).is_none()) {
             return Err(CreateError::NoSrq);
         }
-        let (caps, mtu) = (self.config.caps, self.config.active_mtu);
-        let make = |qpn| QueuePair::new(qpn, init, &caps, mtu);
+        let make = |qpn| QueuePair::new(qpn, init, &self.config);
         let qpn = if init.qp_type == QpType::Gsi {
             self.qps.insert_gsi(make).ok_or(CreateError::GsiTaken)?
         } else {
@@ -62,7 +61,6 @@ impl Nic {
         mask: AttrMask,
     ) -> Result<(), ModifyQpError> {
         let limits = self.modify_limits();
-        let (caps, active_mtu) = (self.config.caps, self.config.active_mtu);
         let pair = self.qps.get(qpn).ok_or(ModifyQpError::NoSuchQp)?;
         let from = pair.state();
         let merged = pair.attr.modified(pair.init.qp_type, attr, mask, &limits)?;
@@ -70,14 +68,14 @@ impl Nic {
             return Err(ModifyQpError::Multicast(merged.addr.dgid));
         }
         let net = if mask.intersects(AttrMask::AV | AttrMask::DEST_QPN) && merged.state != QpState::Reset {
-            Some(self.route(qpn, merged.dest_qpn, &merged.addr)?)
+            Some(self.route(pair.init.qp_type, [qpn, merged.dest_qpn], &merged.addr)?)
         } else {
             None
         };
         if merged.state == QpState::Err {
             self.enter_error(now, qpn);
         } else if let Some(pair) = self.qps.get_mut(qpn) {
-            pair.apply(merged, net, &caps, active_mtu);
+            pair.apply(merged, net, &self.config);
         }
         self.settle(now, qpn);
         if merged.state == QpState::Reset
@@ -145,8 +143,8 @@ impl Nic {
     /// that the peer knows (rule R-ADR-14).
     pub(super) fn route(
         &self,
-        qpn: Qpn,
-        dest: Qpn,
+        qp_type: QpType,
+        [qpn, dest]: [Qpn; 2],
         addr: &AddressVector,
     ) -> Result<NetHeader, ModifyQpError> {
         let AddressVector { dgid, sgid_index, hop_limit, traffic_class, flow_label, .. } = *addr;
@@ -158,11 +156,15 @@ impl Nic {
         if dgid == Gid::ZERO {
             return Err(ModifyQpError::NoDestination);
         }
-        let port = self
-            .config
-            .caps
-            .src_port
-            .unwrap_or_else(|| ip::source_port(flow_label, qpn.value(), dest.value()));
+        // Rule R-ADR-6.
+        let of_qpn = self.config.profile.behaviour().datagram_port_of_qpn && !qp_type.is_connected();
+        let port = self.config.caps.src_port.unwrap_or_else(|| {
+            if of_qpn {
+                ip::source_port_of_qpn(qpn.value())
+            } else {
+                ip::source_port(flow_label, qpn.value(), dest.value())
+            }
+        });
         // Rule R-ADR-13: a hop limit of 0 or 1 would not pass a router.
         let hops = if hop_limit < 2 { 64 } else { hop_limit };
         NetHeader::v2(sgid.ip(), dgid.ip(), port, traffic_class, hops)

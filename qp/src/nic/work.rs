@@ -5,7 +5,7 @@ use wire::{Instant, Qpn};
 
 use super::Nic;
 use crate::pair::flush_receive;
-use crate::state::PostRule;
+use crate::state::{PostRule, QpType};
 use crate::wr::{BadWr, PostError, RecvWr, SendLimits, SendTo, SendWr};
 
 impl Nic {
@@ -56,7 +56,7 @@ impl Nic {
         if self.qps.get(qpn).is_none_or(|pair| pair.init.pd != pd) {
             return Err(PostError::NoSuchAh);
         }
-        let net = self.route(qpn, dest, &addr).map_err(|_| PostError::NoSuchAh)?;
+        let net = self.route(QpType::Ud, [qpn, dest], &addr).map_err(|_| PostError::NoSuchAh)?;
         Ok(Datagram { net, qpn: dest, qkey })
     }
 

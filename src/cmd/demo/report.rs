@@ -75,6 +75,7 @@ pub(super) fn json(
         .collect();
     let report = json!({
         "backend": devices[0].backend_name(),
+        "profile": devices[0].profile().name(),
         "results": results,
         "pcap": pcap.display().to_string(),
         "counters": by_device,

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use qp::{AttrMask, CqId, MrInfo, Nic, NicConfig, QpAttr, QpCap, QpInit, QpType, RecvWr, SendWr, Sge};
-use transport::{Access, Completion};
+use transport::{Access, Completion, Profile};
 use wire::batch::{Caps, HeaderKnowledge, IpIdRule, RxBurst, TxBatch};
 use wire::{Duration, Gid, Instant, Mtu, NetHeader, Psn, Qpn, VirtAddr};
 
@@ -47,7 +47,13 @@ impl Lone {
             window: 64,
             src_port: None,
         };
-        let mut nic = Nic::new(NicConfig { gids: vec![own], active_mtu: Mtu::B4096, caps, seed: 1 });
+        let mut nic = Nic::new(NicConfig {
+            gids: vec![own],
+            active_mtu: Mtu::B4096,
+            caps,
+            seed: 1,
+            profile: Profile::Strict,
+        });
         let pd = nic.alloc_pd();
         let cq = nic.create_cq(256).expect("a completion queue");
         let cap = QpCap::default();

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use fabric::{LinkParams, Network, NodeId};
 use qp::{CqId, Event, Nic, NicConfig, QpCap, QpInit, QpType};
-use transport::{Access, Completion, DropReason, PdId};
+use transport::{Access, Completion, DropReason, PdId, Profile};
 use wire::batch::{Caps, IpIdRule, RxBurst, TxBatch};
 use wire::{Duration, Gid, Instant, Mtu, Qpn};
 
@@ -22,6 +22,8 @@ pub(crate) struct WorldConfig {
     pub(crate) caps: Caps,
     pub(crate) ipv6: bool,
     pub(crate) hosts: u8,
+    /// Of the first and the second host, and in turn of further ones.
+    pub(crate) profiles: [Profile; 2],
 }
 
 impl WorldConfig {
@@ -41,6 +43,7 @@ impl WorldConfig {
             },
             ipv6: false,
             hosts: 2,
+            profiles: [Profile::Strict; 2],
         }
     }
 }
@@ -106,6 +109,7 @@ impl World {
                     active_mtu: Mtu::B4096,
                     caps: config.caps,
                     seed: config.seed.wrapping_add(n.into()),
+                    profile: config.profiles[usize::from(n - 1) % config.profiles.len()],
                 });
                 let pd = nic.alloc_pd();
                 Host { nic, node: net.add_node([gid], config.link), gid, pd, events: Vec::new() }

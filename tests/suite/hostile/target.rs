@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use qp::{
-    Access, AttrMask, CqId, MrInfo, Nic, NicConfig, PdId, QpAttr, QpInit, QpState, QpType, RecvWr, SendWr,
-    Sge,
+    Access, AttrMask, CqId, MrInfo, Nic, NicConfig, PdId, Profile, QpAttr, QpInit, QpState, QpType, RecvWr,
+    SendWr, Sge,
 };
 use transport::DropReason;
 use wire::batch::{Caps, HeaderKnowledge, IpIdRule, RxBurst, TxBatch};
@@ -353,5 +353,11 @@ fn new_nic(addr: Ipv4Addr) -> Nic {
         window: 64,
         src_port: None,
     };
-    Nic::new(NicConfig { gids: vec![addr.into()], active_mtu: Mtu::B4096, caps, seed: 1 })
+    Nic::new(NicConfig {
+        gids: vec![addr.into()],
+        active_mtu: Mtu::B4096,
+        caps,
+        seed: 1,
+        profile: Profile::Strict,
+    })
 }

@@ -1,6 +1,6 @@
 //! Answers that a kernel's responder sent, into our requester; its requests and completions next to the kernel's.
 
-use qp::{Access, CqId, MrInfo, Nic, NicConfig, QpCap, QpInit, QpType, SendWr, Sge};
+use qp::{Access, CqId, MrInfo, Nic, NicConfig, Profile, QpCap, QpInit, QpType, SendWr, Sge};
 use transport::{Completion, WcStatus};
 use wire::batch::{Caps, HeaderKnowledge, IpIdRule, RxBurst, TxBatch};
 use wire::ext::AtomicEth;
@@ -125,7 +125,8 @@ impl<'a> Replay<'a> {
             src_port: None,
         };
         let gids = vec![conversation.requester];
-        let mut nic = Nic::new(NicConfig { gids, active_mtu: Mtu::B4096, caps, seed: 1 });
+        let mut nic =
+            Nic::new(NicConfig { gids, active_mtu: Mtu::B4096, caps, seed: 1, profile: Profile::Strict });
         let works = works(conversation);
         let pd = nic.alloc_pd();
         let cq = nic.create_cq(256).unwrap();

@@ -1,6 +1,6 @@
 //! Requests that a kernel or a test program sent, into our responder; its answers next to the kernel's.
 
-use qp::{Access, CqId, MrInfo, Nic, NicConfig, QpCap, QpInit, QpType, RecvWr, Sge};
+use qp::{Access, CqId, MrInfo, Nic, NicConfig, Profile, QpCap, QpInit, QpType, RecvWr, Sge};
 use wire::batch::{Caps, HeaderKnowledge, IpIdRule, RxBurst, TxBatch};
 use wire::ext::{AtomicEth, Reth};
 use wire::opcode::Kind;
@@ -43,7 +43,8 @@ impl<'a> Replay<'a> {
             src_port: None,
         };
         let gids = vec![conversation.responder];
-        let mut nic = Nic::new(NicConfig { gids, active_mtu: Mtu::B4096, caps, seed: 1 });
+        let mut nic =
+            Nic::new(NicConfig { gids, active_mtu: Mtu::B4096, caps, seed: 1, profile: Profile::Strict });
         let pd = nic.alloc_pd();
         let cq: CqId = nic.create_cq(256).unwrap();
         let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;

@@ -2,8 +2,8 @@
 //! Nothing is answered, so what arrives and what is sent is all there is.
 
 use qp::{
-    Access, AddressVector, AttrMask, CqId, DropReason, MrInfo, Nic, NicConfig, PdId, QpAttr, QpCap, QpInit,
-    QpState, QpType, RecvWr, SendWr, Sge, WcOpcode,
+    Access, AddressVector, AttrMask, CqId, DropReason, MrInfo, Nic, NicConfig, PdId, Profile, QpAttr, QpCap,
+    QpInit, QpState, QpType, RecvWr, SendWr, Sge, WcOpcode,
 };
 use transport::{Completion, WcStatus};
 use wire::batch::{Caps, HeaderKnowledge, IpIdRule, RxBurst, TxBatch};
@@ -81,7 +81,13 @@ impl<'a> End<'a> {
             window: 64,
             src_port: None,
         };
-        let mut nic = Nic::new(NicConfig { gids: vec![own], active_mtu: Mtu::B4096, caps, seed: 1 });
+        let mut nic = Nic::new(NicConfig {
+            gids: vec![own],
+            active_mtu: Mtu::B4096,
+            caps,
+            seed: 1,
+            profile: Profile::Strict,
+        });
         let pd = nic.alloc_pd();
         let cq = nic.create_cq(64).unwrap();
         let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE;

@@ -52,6 +52,7 @@ impl Responder {
         // Rule R-RSP-35.
         let bth = Bth::new(Opcode::rc(operation), ctx.params.dest_qpn, reply.psn())
             .with_pkey(ctx.params.pkey)
+            .with_migreq(ctx.params.behaviour.migreq)
             .with_pad_count(pad(payload));
         let mut at = put(body, 0, bth.as_bytes());
         let done = match reply {
@@ -102,9 +103,11 @@ impl Responder {
 
     /// Queues an ACK or NAK, with the count of this moment (rule R-RSP-25). A positive one takes the place of one
     /// that waits right before it, since it covers what that one covers (rule R-RSP-26).
-    pub(super) fn queue_ack(&mut self, psn: Psn, syndrome: Syndrome) {
+    pub(super) fn queue_ack(&mut self, params: &RcParams, psn: Psn, syndrome: Syndrome) {
         let msn = self.msn;
-        if let Some(Reply::Ack { psn: last, syndrome: Syndrome::Ack(_), msn: old }) = self.replies.back_mut()
+        if params.behaviour.coalesces_acks
+            && let Some(Reply::Ack { psn: last, syndrome: Syndrome::Ack(_), msn: old }) =
+                self.replies.back_mut()
             && syndrome.is_ack()
         {
             *last = psn;

@@ -62,6 +62,13 @@ fn source_ports() {
 }
 
 #[test]
+fn f06_source_ports_of_the_own_qpn_alone() {
+    for (qpn, port) in [(1, 55_410), (0x11, 57_236), (0x11, 0xDF94)] {
+        assert_eq!(source_port_of_qpn(qpn), port, "{qpn:#x}");
+    }
+}
+
+#[test]
 fn any_source_port_is_roce() {
     // Rules R-WIR-4 and F5.
     for port in [0, 69, 72, 4791, 65535] {
