@@ -10,6 +10,7 @@ use crate::cq::CqId;
 use crate::engines::Engines;
 use crate::mr::MrTable;
 use crate::nic::NicConfig;
+use crate::sched::Turn;
 use crate::state::{QpAttr, QpState, QpType};
 use crate::wr::QpCap;
 
@@ -86,6 +87,8 @@ pub(crate) struct QueuePair {
     pub(crate) net: Option<NetHeader>,
     /// It waits in the scheduler's queue.
     pub(crate) queued: bool,
+    /// What it may still send before others.
+    pub(crate) turn: Turn,
     /// Its entry among the device's timers.
     pub(crate) timer: Option<Instant>,
     pub(crate) comm_est: bool,
@@ -109,6 +112,7 @@ impl QueuePair {
             rq: RecvRing::default(),
             net: None,
             queued: false,
+            turn: Turn::default(),
             timer: None,
             comm_est: false,
             drained: false,

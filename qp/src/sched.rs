@@ -4,13 +4,19 @@ use std::collections::{BTreeSet, VecDeque};
 
 use wire::{Instant, Qpn};
 
-/// Queue pairs with something to send, served in turns: one batch each.
+/// Queue pairs with something to send, served in turns.
 #[derive(Debug, Default)]
 pub(crate) struct Ready(VecDeque<Qpn>);
 
 impl Ready {
+    /// It takes its turn behind all others.
     pub(crate) fn push(&mut self, qpn: Qpn) {
         self.0.push_back(qpn);
+    }
+
+    /// Its turn goes on.
+    pub(crate) fn push_front(&mut self, qpn: Qpn) {
+        self.0.push_front(qpn);
     }
 
     pub(crate) fn pop(&mut self) -> Option<Qpn> {
@@ -24,6 +30,37 @@ impl Ready {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+}
+
+/// What a queue pair may send in its turn: an equal number of bytes for all, whatever fits into one batch of theirs
+/// (deficit round robin). A batch is not cut; what was too much is taken off later turns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Turn {
+    /// Bytes left of this turn; not positive between turns.
+    left: i64,
+}
+
+impl Turn {
+    /// Bytes of one turn: several full packets, so that turns are not all there is to do.
+    const QUANTUM: i64 = 8 << 10;
+
+    /// It is first in the queue: true where its turn goes on or begins, false where it has had this one already.
+    pub(crate) const fn comes(&mut self) -> bool {
+        if self.left <= 0 {
+            self.left += Self::QUANTUM;
+        }
+        self.left > 0
+    }
+
+    /// It has sent `bytes`, and has `more` or not: true where its turn goes on.
+    pub(crate) fn goes_on(&mut self, bytes: usize, more: bool) -> bool {
+        self.left -= i64::try_from(bytes).unwrap_or(i64::MAX);
+        if !more {
+            // Nobody saves for later.
+            self.left = self.left.min(0);
+        }
+        self.left > 0
     }
 }
 
@@ -84,5 +121,32 @@ mod tests {
         }
         let order: Vec<_> = core::iter::from_fn(|| ready.pop()).map(Qpn::value).collect();
         assert_eq!((order, ready.is_empty()), (vec![1, 2, 3], true));
+    }
+
+    /// Two that always have more, one in small batches and one in batches of eight turns.
+    #[test]
+    fn turns_are_of_equal_bytes_in_the_long_run() {
+        let (mut turns, mut sent) = ([Turn::default(); 2], [0; 2]);
+        for _ in 0..1000 {
+            for ((turn, sent), batch) in turns.iter_mut().zip(&mut sent).zip([500, 65_000]) {
+                while turn.comes() {
+                    *sent += batch;
+                    if !turn.goes_on(batch, true) {
+                        break;
+                    }
+                }
+            }
+        }
+        let [small, large] = sent;
+        assert!(usize::abs_diff(small, large) <= 65_000, "{small} and {large} bytes");
+    }
+
+    #[test]
+    fn who_has_nothing_more_keeps_debts_only() {
+        let mut turn = Turn::default();
+        assert!(turn.comes() && !turn.goes_on(100, false));
+        assert_eq!(turn, Turn { left: 0 });
+        assert!(turn.comes() && !turn.goes_on(20 << 10, false));
+        assert_eq!([turn.comes(), turn.comes()], [false, true]);
     }
 }

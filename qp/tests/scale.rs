@@ -8,10 +8,10 @@ mod service;
 
 #[test]
 fn ten_thousand_busy_queue_pairs_are_served_alike() {
-    let packets = service::packets_by_pair(10_000);
-    let index = service::jain(&packets);
+    let bytes = service::bytes_by_pair(10_000);
+    let index = service::jain(&bytes);
     assert!(index >= 0.99, "Jain's index is {index}");
-    let (least, most) = (packets.iter().min(), packets.iter().max());
+    let (least, most) = (bytes.iter().min(), bytes.iter().max());
     assert!(least.is_some_and(|n| *n > 0), "someone got nothing, while another got {most:?}");
 }
 

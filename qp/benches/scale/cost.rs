@@ -99,7 +99,8 @@ pub(crate) fn beside_regions(effort: &Effort) -> Vec<Table> {
         let mut link = Link::new(64);
         let pair = link.connect(QpType::Rc, QpCap::default());
         let [near, far] = [&mut link.near, &mut link.far].map(|end| {
-            let register = |_| end.nic.reg_mr(end.pd, vec![0; SMALL as usize], ACCESS).expect("a free key");
+            // Not zeros: those would come into being only when they are first used.
+            let register = |_| end.nic.reg_mr(end.pd, vec![1; SMALL as usize], ACCESS).expect("a free key");
             (0..n).map(register).collect()
         });
         Regions { link, pair, near, far, next: 0 }

@@ -10,7 +10,7 @@ use wire::batch::{Caps, HeaderKnowledge, IpIdRule, RxBurst, TxBatch};
 use wire::{Duration, Gid, Instant, Mtu, QKey, Qpn, RnrTimer};
 
 /// Packets of one batch at most, as segmentation offload of small packets has it.
-pub(crate) const BATCH: usize = 8;
+const BATCH: usize = 8;
 /// Time that carrying one batch takes.
 const STEP: Duration = Duration::from_micros(1);
 

@@ -63,7 +63,7 @@ fn main() {
     };
     show(memory::queue_pairs(effort.memory));
     show(memory::work_requests());
-    let evenness = service::jain(&service::packets_by_pair(effort.active));
+    let evenness = service::jain(&service::bytes_by_pair(effort.active));
     let row = Row { label: format!("{} active queue pairs", effort.active), value: evenness, ratio: 1.0 };
     println!("\nJain's index of service to {}: {evenness:.4}", row.label);
     cost::beside_queue_pairs(&effort).into_iter().for_each(&mut show);

@@ -6,19 +6,19 @@ use std::collections::VecDeque;
 use wire::batch::{RxBurst, TxBatch};
 use wire::{Duration, Instant, Packet};
 
-use crate::link::{BATCH, Link, Work, take_batch};
+use crate::link::{Link, Work, take_batch};
 
 /// Rate of the link: 100 Gbit/s.
 const PICOS_PER_BYTE: u64 = 80;
 const DELAY: Duration = Duration::from_micros(2);
 /// Bytes around the body of a packet: Ethernet with its gap, IPv4, UDP.
 const AROUND: usize = 38 + 28;
-/// Turns that each queue pair could have had before its packets are counted, and while they are.
-const TURNS: (usize, usize) = (2, 10);
+/// Bytes for each queue pair that pass before they are counted, and while they are.
+const SHARE: (usize, usize) = (20_000, 120_000);
 
-/// Packets that each of `pairs` queue pairs got to send in a time in which each could have had ten turns. They ask
-/// for messages of different lengths, and more of them have been posted on one than on another.
-pub(crate) fn packets_by_pair(pairs: usize) -> Vec<u64> {
+/// Bytes that each of `pairs` queue pairs got to send while there was room for 100 kB of each. They ask for messages
+/// of different lengths, and more of them have been posted on one than on another.
+pub(crate) fn bytes_by_pair(pairs: usize) -> Vec<u64> {
     let mut link = Link::new(32);
     let all = link.connect_many(pairs);
     for (i, pair) in all.iter().enumerate() {
@@ -28,8 +28,8 @@ pub(crate) fn packets_by_pair(pairs: usize) -> Vec<u64> {
     let base = all.first().map_or(0, |pair| pair.near.value() as usize);
     let mut counts = vec![0; pairs];
     let (mut tx, mut there, mut back) = (TxBatch::new(), VecDeque::new(), VecDeque::new());
-    let (mut sent, start) = (0, pairs * BATCH * TURNS.0);
-    let end = start + pairs * BATCH * TURNS.1;
+    let (mut sent, start) = (0, pairs * SHARE.0);
+    let end = start + pairs * SHARE.1;
     while sent < end {
         deliver(&mut link, &mut there, &mut back, &mut tx);
         // Whoever has finished a message asks for another.
@@ -44,9 +44,9 @@ pub(crate) fn packets_by_pair(pairs: usize) -> Vec<u64> {
             let pair = packet.bth().dest_qp().value() as usize - base;
             let bytes: usize = burst.iter().map(|(_, body)| body.len() + AROUND).sum();
             if sent >= start {
-                counts[pair] += burst.len() as u64;
+                counts[pair] += bytes as u64;
             }
-            sent += burst.len();
+            sent += bytes;
             link.now += Duration::from_nanos(bytes as u64 * PICOS_PER_BYTE / 1000);
             there.push_back((link.now + DELAY, burst));
         } else {
@@ -59,9 +59,9 @@ pub(crate) fn packets_by_pair(pairs: usize) -> Vec<u64> {
     counts
 }
 
-/// Bytes of the messages of queue pair `i`: full packets all of them.
+/// Bytes of the messages of queue pair `i`.
 fn length(i: usize) -> u32 {
-    [2048, 4096, 16384][i / 3 % 3]
+    [1000, 4096, 16384][i / 3 % 3]
 }
 
 type Flying = VecDeque<(Instant, RxBurst)>;

@@ -128,12 +128,20 @@ impl Nic {
         }
     }
 
-    /// Fills `batch` with packets of one queue pair, sealed and ready to send; false where nobody has any.
+    /// Fills `batch` with packets of one queue pair, sealed and ready to send; false where nobody has any. Queue
+    /// pairs take turns of so many bytes.
     pub fn poll_transmit(&mut self, now: Instant, batch: &mut TxBatch) -> bool {
         while let Some(qpn) = self.ready.pop() {
             let Some(pair) = self.qps.get_mut(qpn) else { continue };
+            if !pair.turn.comes() {
+                self.ready.push(qpn);
+                continue;
+            }
             pair.queued = false;
-            let Some(net) = pair.engines.next_header(pair.net) else { continue };
+            let Some(net) = pair.engines.next_header(pair.net) else {
+                pair.turn.goes_on(0, false);
+                continue;
+            };
             batch.begin(net, &self.config.caps, self.ip_id);
             let mut ctx = Ctx { now, params: &pair.params, memory: &mut self.memory, out: &mut self.out };
             let sending = Sending {
@@ -142,6 +150,10 @@ impl Nic {
                 requests_first: &mut pair.requests_first,
             };
             let more = fill(&mut ctx, sending, &net, &self.config.caps, batch);
+            if pair.turn.goes_on(batch.bytes().len() + batch.len() * net.len(), more) {
+                pair.queued = true;
+                self.ready.push_front(qpn);
+            }
             self.settle_after_send(now, qpn, more);
             if !batch.is_empty() {
                 batch.seal();
@@ -184,28 +196,28 @@ impl Nic {
 /// cannot keep a queue pair from asking itself.
 fn fill(ctx: &mut Ctx<'_>, pair: Sending<'_>, net: &NetHeader, caps: &Caps, batch: &mut TxBatch) -> bool {
     let Sending { engines, state, requests_first } = pair;
-    let turns = if core::mem::take(requests_first) {
-        [Turn::Requests, Turn::Answers]
+    let parts = if core::mem::take(requests_first) {
+        [Part::Requests, Part::Answers]
     } else {
-        [Turn::Answers, Turn::Requests]
+        [Part::Answers, Part::Requests]
     };
-    for turn in turns {
-        if turn == Turn::Requests && !state.continues_requests() {
+    for part in parts {
+        if part == Part::Requests && !state.continues_requests() {
             continue;
         }
         loop {
-            let len = match turn {
-                Turn::Answers => engines.prepare_reply(ctx),
-                Turn::Requests => engines.prepare_send(ctx, net),
+            let len = match part {
+                Part::Answers => engines.prepare_reply(ctx),
+                Part::Requests => engines.prepare_send(ctx, net),
             };
             let Some(len) = len else { break };
             if !batch.accepts(len, caps) {
-                *requests_first = turn == Turn::Answers;
+                *requests_first = part == Part::Answers;
                 return true;
             }
-            let written = match turn {
-                Turn::Answers => engines.write_reply(ctx, batch.push(len)),
-                Turn::Requests => engines.write_send(ctx, batch.push(len)),
+            let written = match part {
+                Part::Answers => engines.write_reply(ctx, batch.push(len)),
+                Part::Requests => engines.write_send(ctx, batch.push(len)),
             };
             if !written {
                 batch.cancel_last();
@@ -225,7 +237,7 @@ struct Sending<'a> {
 
 /// Whose packets join a batch.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Turn {
+enum Part {
     Answers,
     Requests,
 }

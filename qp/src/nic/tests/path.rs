@@ -267,9 +267,9 @@ fn one_full_queue_pair_does_not_keep_another_from_sending() {
         a.send(SendWr::write(1, &[a.sge(0, len)], b.va(0), b.mr.rkey));
     }
     let packets = a.transmit();
-    // A batch each, in turns: the second waits for one of the first, not for its window.
+    // Turns of 8 KiB, counted in whole batches: the second waits for one of the first, not for its window.
     let turn = operations(&packets).iter().position(|op| *op == Op::WriteOnly);
-    assert!(turn.unwrap() <= 8, "{turn:?}");
+    assert!(turn.unwrap() <= 10, "{turn:?}");
 }
 
 #[test]
