@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use qp::{AsyncEvent, Counters, Drops, Nic, NicConfig, Profile, Tracer};
+use qp::{AsyncEvent, Counters, Drops, Limits, Nic, NicConfig, Profile, Tracer};
 use rand_core::{RngCore, SeedableRng};
 use rand_pcg::Pcg32;
 use wire::{Gid, Mtu, Psn};
@@ -57,6 +57,12 @@ impl Device {
     #[must_use]
     pub fn backend_name(&self) -> &'static str {
         self.inner.name
+    }
+
+    /// What it can hold.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        self.inner.engine.nic().limits()
     }
 
     /// GIDs, MAC and MTU.

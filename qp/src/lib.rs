@@ -12,6 +12,7 @@ pub mod error;
 pub mod event;
 #[cfg(test)]
 mod kit;
+mod limits;
 pub mod mr;
 pub mod nic;
 mod pair;
@@ -25,6 +26,7 @@ pub mod wr;
 pub use cq::CqId;
 pub use error::{CreateError, DestroyError, McastError, ModifyQpError, ResizeCqError};
 pub use event::{AsyncEvent, AsyncEventKind, Drops, Event, TraceEvent, Tracer};
+pub use limits::Limits;
 pub use mr::{MrError, MrInfo};
 pub use nic::{Nic, NicConfig};
 pub use pair::QpInit;

@@ -87,6 +87,8 @@ pub(crate) struct MrTable {
 
 /// Keys hold a slot number of 24 bits.
 const MAX_SLOTS: usize = 1 << 24;
+/// The most keys of a device.
+pub(crate) const MAX_KEYS: usize = MAX_SLOTS - 1;
 const FIRST_ADDR: u64 = 0x1000_0000;
 const PAGE: u64 = 4096;
 

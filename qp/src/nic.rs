@@ -17,6 +17,7 @@ use wire::{Gid, Mtu};
 
 use crate::cq::Cq;
 use crate::event::{Drops, Event, Tracer};
+use crate::limits::Limits;
 use crate::mr::MrTable;
 use crate::sched::{Ready, Timers};
 use crate::slab::Slab;
@@ -110,6 +111,12 @@ impl Nic {
     #[must_use]
     pub const fn config(&self) -> &NicConfig {
         &self.config
+    }
+
+    /// What it can hold.
+    #[must_use]
+    pub const fn limits(&self) -> Limits {
+        Limits::DEVICE
     }
 
     /// Lets `tracer` watch.

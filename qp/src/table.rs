@@ -6,7 +6,8 @@ use crate::pair::QueuePair;
 
 /// Numbers below this are special or left free, as rxe does.
 const FIRST_QPN: u32 = 0x11;
-const MAX_QPS: usize = 1 << 20;
+/// The most queue pairs of a device, queue pair 1 aside.
+pub(crate) const MAX_QPS: usize = 1 << 20;
 
 /// Queue pairs of a device, with the numbers of rule R-ADR-11. One that becomes free is used again as late as
 /// possible, so that packets to its former owner find nobody (rule R-QPS-27).

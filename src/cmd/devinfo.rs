@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use driver_shim::Device;
 use driver_shim::interfaces::{GidTable, Interface};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use wire::Mac;
 
 use crate::cmd::Failure;
@@ -50,14 +50,13 @@ fn guid(mac: Mac) -> String {
 
 fn print_device(out: &mut dyn Write, device: &Device) -> io::Result<()> {
     let table = device.addresses();
-    let (mtu, limits) = (device.active_mtu(), qp::QpCap::MAX);
+    let mtu = device.active_mtu();
     writeln!(out, "hca_id: ferroce ({})", device.backend_name())?;
     writeln!(out, "        transport:          InfiniBand (RC, UC, UD)")?;
     writeln!(out, "        node_guid:          {}", guid(table.mac()))?;
-    writeln!(out, "        max_qp_wr:          {}", limits.max_send_wr)?;
-    writeln!(out, "        max_sge:            {}", limits.max_send_sge)?;
-    writeln!(out, "        max_inline_data:    {}", limits.max_inline_data)?;
-    writeln!(out, "        max_qp_rd_atom:     {}", qp::nic::MAX_RD_ATOMIC)?;
+    for (name, limit) in device.limits().iter() {
+        writeln!(out, "        {:<19} {limit}", format!("{name}:"))?;
+    }
     writeln!(out, "        profile:            {}", device.profile())?;
     writeln!(out, "        window:             {} packets", device.window())?;
     writeln!(out, "        port:   1")?;
@@ -88,6 +87,8 @@ fn print_interfaces(out: &mut dyn Write, interfaces: &[Interface]) -> io::Result
 
 fn device_json(device: &Device) -> Value {
     let table = device.addresses();
+    let limits: Map<String, Value> =
+        device.limits().iter().map(|(name, limit)| (name.to_owned(), limit.into())).collect();
     json!({
         "backend": device.backend_name(),
         "node_guid": guid(table.mac()),
@@ -95,6 +96,7 @@ fn device_json(device: &Device) -> Value {
         "active_mtu": device.active_mtu().bytes(),
         "interface_mtu": table.interface_mtu(),
         "window": device.window(),
+        "limits": limits,
         "profile": device.profile().name(),
         "gids": gids(table),
         "qp_types": ["RC", "UC", "UD", "GSI"],

@@ -3,8 +3,8 @@
 use std::net::Ipv4Addr;
 
 use ferroce_qp::{
-    Access, AddressVector, AttrMask, Completion, CqId, MrInfo, Nic, NicConfig, PdId, QpAttr, QpCap, QpInit,
-    QpState, QpType, RecvWr, SendWr, Sge, WcStatus,
+    Access, AddressVector, AttrMask, Completion, CqId, MrInfo, Nic, NicConfig, PdId, Profile, QpAttr, QpCap,
+    QpInit, QpState, QpType, RecvWr, SendWr, Sge, WcStatus,
 };
 use wire::batch::{Caps, HeaderKnowledge, IpIdRule, RxBurst, TxBatch};
 use wire::{Duration, Gid, Instant, Mtu, QKey, Qpn, RnrTimer};
@@ -58,8 +58,13 @@ impl End {
             window,
             src_port: None,
         };
-        let mut nic =
-            Nic::new(NicConfig { gids: vec![gid], active_mtu: Mtu::B4096, caps, seed: host.into() });
+        let mut nic = Nic::new(NicConfig {
+            gids: vec![gid],
+            active_mtu: Mtu::B4096,
+            caps,
+            seed: host.into(),
+            profile: Profile::Strict,
+        });
         let pd = nic.alloc_pd();
         let cq = nic.create_cq(1 << 20).expect("a depth below the limit");
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
@@ -70,7 +75,7 @@ impl End {
     /// A queue pair of `qp_type` in RESET.
     pub(crate) fn create(&mut self, qp_type: QpType, cap: QpCap) -> Qpn {
         let (pd, cq) = (self.pd, self.cq);
-        let init = QpInit { qp_type, pd, send_cq: cq, recv_cq: cq, cap, sq_sig_all: false };
+        let init = QpInit { cap, ..QpInit::new(qp_type, pd, cq, cq) };
         self.nic.create_qp(init).expect("room for a queue pair")
     }
 
