@@ -110,6 +110,32 @@ fn lines_show_number_time_and_packet() {
     assert!(outcome.out.ends_with(" RC ACK qp=0x77 psn=4096 ack msn=1\n"), "{}", outcome.out);
 }
 
+/// Field case F9.
+#[test]
+fn f9_the_port_that_a_mirror_has_rewritten_can_be_named() {
+    let mut bytes = std::fs::read(vector("rxe/rc_cas.pcap")).unwrap();
+    let mut at = 24;
+    while at < bytes.len() {
+        let len = u32::from_le_bytes(bytes[at + 8..at + 12].try_into().unwrap()) as usize;
+        // Ethernet, IPv4, and the destination port of UDP.
+        bytes[at + 16 + 36..at + 16 + 38].copy_from_slice(&9741_u16.to_be_bytes());
+        at += 16 + len;
+    }
+    let (_folder, path) = file("mirror.pcap", &bytes);
+    assert_eq!(ferroce([&"trace", &path]).out, "");
+    let outcome = ferroce([&"trace", &"--port", &"9741", &path]);
+    outcome.succeeded();
+    assert_eq!(outcome.out.lines().count(), 4);
+    assert!(
+        outcome.out.lines().all(|line| line.ends_with(" icrc=bad (right for port 4791)")),
+        "{}",
+        outcome.out
+    );
+    let outcome = ferroce([&"trace", &"--port=9741", &"--json", &path]);
+    let object: Value = serde_json::from_str(&outcome.out).unwrap();
+    assert_eq!((&object["icrc"]["bad"], &object["icrc_right_for_4791"]), (&4.into(), &4.into()));
+}
+
 #[test]
 fn several_files_are_titled() {
     let (one, two) = (vector("rxe/rc_cas.pcap"), vector("rxe/rc_faa.pcap"));

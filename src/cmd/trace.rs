@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use trace::{Capture, CapturedFrame, ReadError, RocePacket, Summary, dissect};
+use trace::{Capture, CapturedFrame, ReadError, RocePacket, Summary, dissect_port};
 use wire::Instant;
 
 use crate::cmd::{Failure, report};
@@ -15,6 +15,9 @@ pub(super) struct Args {
     /// Print counts of each file as a JSON object; of several files, an array of them
     #[arg(long)]
     json: bool,
+    /// Take this UDP destination port for RoCE v2 as well, for captures of a mirror that rewrites it
+    #[arg(long, value_name = "PORT", default_value_t = wire::ROCE_V2_PORT, hide_default_value = true)]
+    port: u16,
     /// Captures, pcap or pcapng
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
@@ -30,7 +33,9 @@ pub(super) fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Resu
     // All are opened before anything is printed, so that a wrong name shows at once.
     let files = args.files.iter().map(|path| open(path)).collect::<Result<Vec<_>, _>>()?;
     let mut out = BufWriter::new(out);
-    let broken = if args.json { print_json(files, &mut out) } else { print_lines(files, &mut out) };
+    let port = args.port;
+    let broken =
+        if args.json { print_json(files, port, &mut out) } else { print_lines(files, port, &mut out) };
     let broken = broken.and_then(|broken| out.flush().map(|()| broken)).map_err(Failure::output)?;
     let Some((last, others)) = broken.split_last() else { return Ok(()) };
     for text in others {
@@ -64,7 +69,7 @@ fn unreadable(path: &Path, error: &io::Error) -> Failure {
 }
 
 /// Prints the packets of `files`; returns what to say about those that could not be read to the end.
-fn print_lines(files: Vec<Named<'_>>, out: &mut dyn Write) -> io::Result<Vec<String>> {
+fn print_lines(files: Vec<Named<'_>>, port: u16, out: &mut dyn Write) -> io::Result<Vec<String>> {
     let titled = files.len() > 1;
     let mut broken = Vec::new();
     for mut file in files {
@@ -74,7 +79,7 @@ fn print_lines(files: Vec<Named<'_>>, out: &mut dyn Write) -> io::Result<Vec<Str
         let mut start = None;
         let end = each_frame(&mut file.capture, |frame| {
             let start = *start.get_or_insert(frame.time);
-            match dissect(frame).roce {
+            match dissect_port(frame, port).roce {
                 Some(packet) => print_line(frame, start, &packet, out),
                 None => Ok(()),
             }
@@ -109,13 +114,13 @@ fn seconds(time: Instant, start: Instant) -> String {
 }
 
 /// Prints the counts of `files`; returns what to say about those that could not be read to the end.
-fn print_json(files: Vec<Named<'_>>, out: &mut dyn Write) -> io::Result<Vec<String>> {
+fn print_json(files: Vec<Named<'_>>, port: u16, out: &mut dyn Write) -> io::Result<Vec<String>> {
     let mut summaries = Vec::new();
     let mut broken = Vec::new();
     for mut file in files {
         let mut summary = Summary::default();
         let end = each_frame(&mut file.capture, |frame| {
-            summary.add(frame, &dissect(frame));
+            summary.add(frame, &dissect_port(frame, port));
             Ok(())
         })?;
         broken.extend(end.err().map(|error| format!("{} {error}", file.path.display())));

@@ -85,6 +85,8 @@ pub struct RocePacket<'a> {
     pub complete: bool,
     /// State of its ICRC.
     pub icrc: IcrcCheck,
+    /// Whether its ICRC, wrong as it is, would be right with port 4791: a mirror has rewritten the port.
+    pub icrc_right_for_4791: bool,
     /// Whether `net` is all there was before the body.
     plain: bool,
 }
@@ -186,6 +188,9 @@ impl fmt::Display for RocePacket<'_> {
         match (self.complete, self.icrc) {
             (false, _) => f.write_str(" cut"),
             (true, IcrcCheck::Ok) => Ok(()),
+            (true, IcrcCheck::Bad) if self.icrc_right_for_4791 => {
+                f.write_str(" icrc=bad (right for port 4791)")
+            }
             (true, IcrcCheck::Bad) => f.write_str(" icrc=bad"),
             (true, IcrcCheck::Unchecked) => f.write_str(" icrc=unchecked"),
         }
@@ -205,18 +210,24 @@ fn lengths_agree(net: &NetHeader) -> bool {
 /// Says what `frame` is.
 #[must_use]
 pub fn dissect<'a>(frame: &CapturedFrame<'a>) -> Dissection<'a> {
+    dissect_port(frame, ROCE_V2_PORT)
+}
+
+/// Says what `frame` is, where RoCE v2 is also what goes to UDP port `port`: mirrors rewrite it (field case F9).
+#[must_use]
+pub fn dissect_port<'a>(frame: &CapturedFrame<'a>, port: u16) -> Dissection<'a> {
     let data = frame.data;
     // A frame that ends early although nothing was cut off is not cut: it lies about its length.
     let cut = data.len() < frame.wire_len as usize;
     match frame.link_type {
         link::ETHERNET => match LaxSlicedPacket::from_ethernet(data) {
-            Ok(sliced) => from_ether(&sliced, cut),
+            Ok(sliced) => from_ether(&sliced, cut, port),
             Err(_) => Dissection::of_kind(FrameKind::Other),
         },
-        link::LINUX_SLL => from_cooked(data, 14, 16, cut),
-        link::LINUX_SLL2 => from_cooked(data, 0, 20, cut),
+        link::LINUX_SLL => from_cooked(data, 14, 16, cut, port),
+        link::LINUX_SLL2 => from_cooked(data, 0, 20, cut, port),
         link if link::RAW.contains(&link) => match LaxSlicedPacket::from_ip(data) {
-            Ok(sliced) => from_net(&sliced, cut),
+            Ok(sliced) => from_net(&sliced, cut, port),
             Err(_) => Dissection::of_kind(FrameKind::Other),
         },
         link::INFINIBAND => Dissection::of_kind(FrameKind::Ib),
@@ -226,12 +237,12 @@ pub fn dissect<'a>(frame: &CapturedFrame<'a>) -> Dissection<'a> {
 }
 
 /// Linux's cooked captures: an Ethernet type somewhere in a header of fixed length.
-fn from_cooked(data: &[u8], type_at: usize, header_len: usize, cut: bool) -> Dissection<'_> {
+fn from_cooked(data: &[u8], type_at: usize, header_len: usize, cut: bool, port: u16) -> Dissection<'_> {
     let ether_type = data.get(type_at..).and_then(<[u8]>::first_chunk::<2>);
     match (ether_type, data.get(header_len..)) {
         (Some(raw), Some(rest)) => {
             let ether_type = ParsedEtherType(u16::from_be_bytes(*raw));
-            from_ether(&LaxSlicedPacket::from_ether_type(ether_type, rest), cut)
+            from_ether(&LaxSlicedPacket::from_ether_type(ether_type, rest), cut, port)
         }
         _ => Dissection::of_kind(FrameKind::Other),
     }
@@ -243,14 +254,14 @@ fn is_erf_infiniband(data: &[u8]) -> bool {
     data.get(8).is_some_and(|byte| byte & 0x7F == TYPE_INFINIBAND)
 }
 
-fn from_ether<'a>(sliced: &LaxSlicedPacket<'a>, cut: bool) -> Dissection<'a> {
+fn from_ether<'a>(sliced: &LaxSlicedPacket<'a>, cut: bool, port: u16) -> Dissection<'a> {
     match sliced.ether_payload() {
         Some(payload) if payload.ether_type.0 == EtherType::ROCE_V1.0 => from_grh(payload.payload, cut),
-        _ => from_net(sliced, cut),
+        _ => from_net(sliced, cut, port),
     }
 }
 
-fn from_net<'a>(sliced: &LaxSlicedPacket<'a>, cut: bool) -> Dissection<'a> {
+fn from_net<'a>(sliced: &LaxSlicedPacket<'a>, cut: bool, port: u16) -> Dissection<'a> {
     let (payload, net) = match &sliced.net {
         Some(LaxNetSlice::Ipv4(ip)) => (ip.payload(), Network::V4(ip)),
         Some(LaxNetSlice::Ipv6(ip)) => (ip.payload(), Network::V6(ip)),
@@ -261,7 +272,7 @@ fn from_net<'a>(sliced: &LaxSlicedPacket<'a>, cut: bool) -> Dissection<'a> {
     }
     match &sliced.transport {
         // Rule R-WIR-4 and F5: the destination port alone decides.
-        Some(TransportSlice::Udp(udp)) if udp.destination_port() == ROCE_V2_PORT => {
+        Some(TransportSlice::Udp(udp)) if [ROCE_V2_PORT, port].contains(&udp.destination_port()) => {
             let roce = from_udp(&net, udp, !(cut && payload.incomplete));
             Dissection { kind: FrameKind::Roce2, roce: Some(roce) }
         }
@@ -316,7 +327,21 @@ impl<'a> RocePacket<'a> {
             (true, true) if icrc::verify(&net, body) => IcrcCheck::Ok,
             (true, _) => IcrcCheck::Bad,
         };
-        Self { net, body, complete, icrc, plain }
+        let icrc_right_for_4791 = icrc == IcrcCheck::Bad
+            && body.len() >= Bth::SIZE + ICRC_LEN
+            && for_roce_port(net).is_some_and(|net| icrc::verify(&net, body));
+        Self { net, body, complete, icrc, icrc_right_for_4791, plain }
+    }
+}
+
+/// The header as it was before a mirror rewrote the port; `None` where the port is that of RoCE v2.
+fn for_roce_port(mut net: NetHeader) -> Option<NetHeader> {
+    match &mut net {
+        NetHeader::V4(_, udp) | NetHeader::V6(_, udp) if udp.dst_port != ROCE_V2_PORT => {
+            udp.dst_port = ROCE_V2_PORT;
+            Some(net)
+        }
+        _ => None,
     }
 }
 

@@ -29,6 +29,6 @@ pub mod summary;
 
 pub use capture::{Capture, CapturedFrame, OpenError, ReadError};
 pub use cm::CmMessage;
-pub use dissect::{Dissection, FrameKind, IcrcCheck, RocePacket, dissect};
+pub use dissect::{Dissection, FrameKind, IcrcCheck, RocePacket, dissect, dissect_port};
 pub use flow::Flow;
 pub use summary::Summary;

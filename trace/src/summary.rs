@@ -21,6 +21,9 @@ pub struct Summary {
     pub opcodes: BTreeMap<String, u64>,
     /// RoCE packets by the state of their ICRC.
     pub icrc: BTreeMap<IcrcCheck, u64>,
+    /// RoCE packets whose wrong ICRC would be right with port 4791, which a mirror has rewritten.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub icrc_right_for_4791: u64,
     /// Flows in the order of their first packets.
     pub flows: Vec<Flow>,
     /// Management datagrams to queue pair 1, in order.
@@ -51,6 +54,7 @@ impl Summary {
 
     fn add_roce(&mut self, number: u64, packet: &RocePacket<'_>) {
         *self.icrc.entry(packet.icrc).or_default() += 1;
+        self.icrc_right_for_4791 += u64::from(packet.icrc_right_for_4791);
         *self.tos.entry(packet.net.traffic_class()).or_default() += 1;
         let Some(bth) = packet.bth() else { return };
         *self.opcodes.entry(bth.opcode().to_string()).or_default() += 1;
@@ -65,4 +69,9 @@ impl Summary {
         });
         self.flows[at].add(packet, bth);
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
