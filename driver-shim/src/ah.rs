@@ -85,3 +85,16 @@ pub enum ConnectError {
         reason: Unreachable,
     },
 }
+
+impl ConnectError {
+    /// The error number verbs would give.
+    #[must_use]
+    pub const fn errno(&self) -> i32 {
+        match self {
+            Self::Modify(error) => error.errno(),
+            Self::Unreachable { reason: Unreachable::NoAnswer, .. } => libc::ETIMEDOUT,
+            Self::Unreachable { reason: Unreachable::NoRoute, .. } => libc::ENETUNREACH,
+            Self::Unreachable { reason: Unreachable::NoSource, .. } => libc::EADDRNOTAVAIL,
+        }
+    }
+}

@@ -370,7 +370,7 @@ impl Io {
         })
     }
 
-    /// Sends of what is left; returns how many packets are gone. Where there is no path any more all are, so that
+    /// Sends of what is left, the same bytes as before (rule R-REQ-30); returns how many packets are gone. Where there is no path any more all are, so that
     /// the NIC repeats them until it gives up: its program learns from completions that nothing goes.
     fn send(&mut self) -> usize {
         if self.broken.is_none() {

@@ -56,6 +56,21 @@ pub enum OobError {
     Garbled(String),
 }
 
+impl OobError {
+    /// The error number of the system that comes closest.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        let of = |source: &io::Error, otherwise| source.raw_os_error().unwrap_or(otherwise);
+        match self {
+            Self::Resolve { .. } => libc::EHOSTUNREACH,
+            Self::Connect { source, .. } => of(source, libc::ECONNREFUSED),
+            Self::Listen { source, .. } => of(source, libc::EADDRINUSE),
+            Self::Closed(source) => of(source, libc::ECONNRESET),
+            Self::Garbled(_) => libc::EPROTO,
+        }
+    }
+}
+
 /// The connection, and whose turn it is.
 #[derive(Debug)]
 pub struct Exchange {

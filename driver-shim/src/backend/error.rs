@@ -77,6 +77,20 @@ pub enum OpenError {
 }
 
 impl OpenError {
+    /// The error number of the system that comes closest.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::PortInUse { .. } | Self::AddressTaken { .. } | Self::NoFreeAddress => libc::EADDRINUSE,
+            Self::NoPermission { .. } => libc::EPERM,
+            Self::NoSuchAddress { .. } => libc::EADDRNOTAVAIL,
+            Self::NoSuchInterface { .. } => libc::ENODEV,
+            Self::Interface { .. } => libc::EINVAL,
+            Self::SelfTest { .. } => libc::EOPNOTSUPP,
+            Self::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+        }
+    }
+
     /// An [`OpenError::Io`] for what was tried, to map an error with.
     pub(super) fn io(what: &'static str) -> impl Fn(io::Error) -> Self {
         move |source| Self::Io { what, source }

@@ -102,3 +102,16 @@ fn lies_and_broken_frames_are_ignored() {
     let learnt: Vec<_> = thief.take_outbox().iter().filter_map(|frame| a.on_frame(frame)).collect();
     assert!(!learnt.iter().any(|(address, _)| *address == ip("10.0.0.1")), "{learnt:?}");
 }
+
+/// Rule R-ADR-18: a link-local address is looked for on the link itself, never behind a router; others are not
+/// taken for it.
+#[test]
+fn f39_a_link_local_address_is_on_its_own_link_only() {
+    let (mut a, mut b) = (host(MINE, &["10.0.0.1", "fd00::1"]), host(YOURS, &["10.0.0.2", "fd00::2"]));
+    assert_eq!(a.route(ip("fe80::77")), Ok(Hop::Ask(ip("fe80::77"))));
+    assert_eq!(a.route(YOURS.link_local_gid().ip()), Ok(Hop::Mac(YOURS)));
+    assert_eq!(a.route(ip("fd01::1")), Err(Unreachable::NoRoute));
+    // Who is not on this link does not answer, and the address is given up.
+    assert_eq!(ask(&mut a, &mut b, "fe80::77"), [None, Some((MINE.link_local_gid().ip(), MINE))]);
+    assert_eq!(a.ask(ip("fe80::77"), ATTEMPTS), Answer::GiveUp);
+}
