@@ -211,7 +211,7 @@ impl MrTable {
     }
 }
 
-/// Rules R-MEM-1 and R-MEM-2.
+/// Rules R-MEM-1, R-MEM-2 and R-MEM-16.
 fn check_access(access: Access) -> Result<(), MrError> {
     const OPTIONAL: u32 = 0x3FF0_0000;
     let known = Access::LOCAL_WRITE

@@ -35,6 +35,7 @@ impl Datagrams {
         recv: &mut dyn RecvQueue,
         packet: &Packet<'_>,
     ) -> Result<(), DropReason> {
+        // Rule R-RSP-54: its PSN means nothing.
         let deth = packet.deth().ok_or(DropReason::Malformed)?;
         let data = packet.payload();
         let length = GRH_LEN + u32::try_from(data.len()).map_err(|_| DropReason::Malformed)?;

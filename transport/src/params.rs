@@ -126,7 +126,11 @@ mod tests {
                 assert_eq!(p.packets(len), n, "{len} bytes at MTU {mtu}");
             }
         }
-        // F35.
-        assert_eq!(super::RcParams { mtu: Mtu::B1024, ..params() }.packets(1 << 30), 1_048_576);
+    }
+
+    #[test]
+    fn f35_a_gibibyte_takes_a_psn_for_each_of_its_packets() {
+        let params = super::RcParams { mtu: Mtu::B1024, ..params() };
+        assert_eq!((params.packets(1 << 30), params.packets((1 << 30) + 1)), (1_048_576, 1_048_577));
     }
 }

@@ -130,8 +130,8 @@ pub trait Memory {
     /// As [`Memory::check_remote`]; then nothing is copied.
     fn write_remote(&mut self, via: Via, rkey: RKey, va: VirtAddr, data: &[u8]) -> Result<(), AccessError>;
 
-    /// Does an atomic on the eight bytes at `va`, in the byte order of the host; gives the value found (rule
-    /// R-RSP-33).
+    /// Does an atomic on the eight bytes at `va`, in the byte order of the host; gives the value found (rules
+    /// R-RSP-33 and R-RSP-51).
     ///
     /// # Errors
     /// As [`Memory::check_remote`]; then nothing changes.

@@ -349,3 +349,11 @@ fn the_graph_has_every_transition() {
     assert!(dot(QpType::Rc).contains("\n    RTS -> ERR [style=dashed, label=\"send error\"];\n"));
     assert!(ud.ends_with("}\n"));
 }
+
+/// Rule R-QPS-26.
+#[test]
+fn a_state_of_migration_is_kept_and_nothing_more() {
+    let rts = rc_in(QpState::Rts);
+    let new = rts.modified(QpType::Rc, &values(), M::PATH_MIG_STATE, &limits()).unwrap();
+    assert_eq!(new, QpAttr { path_mig_state: PathMigState::Armed, ..rts });
+}

@@ -441,3 +441,14 @@ fn behind_a_failure_of_ours_an_answer_does_nothing_more() {
         assert_eq!(end.done(), [(0, WcStatus::Success), (1, WcStatus::LocProtErr)]);
     }
 }
+
+/// Rule R-CMP-19.
+#[test]
+fn completions_follow_psns_whatever_the_count_says() {
+    for msn in [0, 1, 2, 7, 0xFF_FFFF] {
+        let mut end = sent(&[(SEND, 1), (SEND, 1), (SEND, 1)]);
+        let aeth = wire::ext::Aeth::new(Syndrome::ACK, wire::Msn::new(msn));
+        end.take(&packet(Op::Acknowledge, 11, vec![aeth.into()], &[])).unwrap();
+        assert_eq!(end.done(), [(0, WcStatus::Success), (1, WcStatus::Success)], "MSN {msn}");
+    }
+}

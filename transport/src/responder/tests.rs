@@ -356,7 +356,7 @@ fn a_send_takes_its_receive_at_its_first_packet() {
 }
 
 #[test]
-fn the_solicited_bit_and_the_immediate_reach_the_completion() {
+fn f28_f29_the_solicited_bit_and_the_immediate_reach_the_completion() {
     let mut end = End::with(|_| {});
     end.post_recv(0, 10);
     end.post_recv(0, 10);
@@ -426,4 +426,41 @@ fn a_stopped_responder_answers_nothing() {
     end.responder.abandon();
     assert!(!end.responder.has_replies());
     assert_eq!(end.take(&read_request(101, 0, 8)), Err(DropReason::QpState));
+}
+
+/// Rule R-RSP-25: the count of the answer is that of its request, also where it leaves later.
+#[test]
+fn each_answer_has_the_count_of_its_request() {
+    let mut end = End::with(|_| {});
+    end.bytes(8, 8).copy_from_slice(&5_u64.to_ne_bytes());
+    end.post_recv(0, 10);
+    end.take_all(&[read_request(100, 0, 300), plain(Op::SendOnly, 102, 1), fetch_add(103, 8, 1)]);
+    end.take(&plain(Op::SendOnly, 105, 1)).unwrap();
+    assert_eq!(
+        end.shown_replies(),
+        [
+            "READ_RESP_FIRST psn=100 ack msn=1 len=256",
+            "READ_RESP_LAST psn=101 ack msn=1 len=44",
+            "ACK psn=102 ack msn=2",
+            "ATOMIC_ACK psn=103 ack msn=3 original=0x5",
+            "ACK psn=104 nak=psn_sequence msn=3",
+        ]
+    );
+}
+
+/// Rules R-RSP-49, R-REQ-19.
+#[test]
+fn positive_answers_set_no_limit() {
+    let mut end = End::with(|_| {});
+    end.post_recv(0, 10);
+    end.take_all(&[read_request(100, 0, 300), plain(Op::SendOnly, 102, 1), fetch_add(103, 8, 1)]);
+    let syndromes: Vec<u8> = end
+        .replies()
+        .iter()
+        .filter_map(|reply| match reply.ext.first() {
+            Some(wire::Ext::Aeth(aeth)) => Some(aeth.syndrome().byte()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(syndromes, [0x1F; 4]);
 }

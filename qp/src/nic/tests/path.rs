@@ -298,3 +298,65 @@ fn a_peer_that_reads_on_and_on_leaves_room_for_ones_own_requests() {
     assert!(own <= 2 * CAPS.max_segments, "only after {own} answers");
     assert!(own < sent.len() - 1, "there were not enough answers to tell");
 }
+
+/// Rule R-ADM-1: of several faults the first in order is the one that counts.
+#[test]
+fn the_first_fault_at_the_door_is_counted() {
+    type Change = fn(&mut PacketRepr);
+    let faults: [(Change, DropReason); 7] = [
+        (|p| p.bth = p.bth.with_opcode(Opcode::from_byte(0x15)), DropReason::UnknownOpcode),
+        (|p| p.bth = p.bth.with_tver(1), DropReason::BadVersion),
+        (|p| p.bth = p.bth.with_dest_qp(Qpn::new(5)), DropReason::NoSuchQp),
+        (|p| p.bth = p.bth.with_opcode(Opcode::from_byte(0x24)), DropReason::WrongTransport),
+        (|p| p.net = reply_net(&Host::new(9), &Host::new(2)), DropReason::WrongAddress),
+        (|p| p.bth = p.bth.with_pkey(PKey::new(1)), DropReason::PKeyMismatch),
+        (|_| {}, DropReason::BadIcrc),
+    ];
+    for (first, (_, reason)) in faults.iter().enumerate() {
+        let (a, mut b) = connected();
+        let found = offered(&mut b, &a, |packet| {
+            for (change, _) in faults[first..].iter().rev() {
+                change(packet);
+            }
+            packet.net = packet.net.with_transport_len(packet.body_len());
+            packet.refill_icrc();
+            packet.icrc ^= 1;
+        });
+        assert_eq!(found, [(*reason, 1)]);
+    }
+}
+
+/// Rule R-WIR-33.
+#[test]
+fn congestion_bits_of_a_request_are_not_looked_at() {
+    for (fecn, becn) in [(true, false), (false, true), (true, true)] {
+        let (a, mut b) = connected();
+        assert_eq!(offered(&mut b, &a, |p| p.bth = p.bth.with_congestion(fecn, becn)), []);
+        let counters = b.nic.counters();
+        assert_eq!((counters.rp_cnp_ignored, counters.np_ecn_marked_roce_packets), (0, 0));
+    }
+    let (mut a, _) = connected();
+    a.send(SendWr::send(1, &[a.sge(0, 3000)]));
+    assert!(a.transmit().iter().all(|packet| !packet.bth.fecn() && !packet.bth.becn()));
+}
+
+/// Rules R-ADR-12 to R-ADR-14.
+#[test]
+fn packets_leave_as_the_address_vector_says() {
+    for (hop_limit, hops) in [(0, 64), (1, 64), (2, 2), (255, 255)] {
+        let (mut a, b) = join(Host::new(1), Host::new(2), |attr| {
+            (attr.addr.hop_limit, attr.addr.traffic_class) = (hop_limit, 0x6B);
+        });
+        // A request of ours, and an answer.
+        a.send(SendWr::send(1, &[]));
+        let bth = Bth::new(Opcode::rc(Op::SendOnly), a.qpn, Psn::new(0));
+        a.take(&[PacketRepr::new(reply_net(&b, &a), bth, [], []).unwrap()]);
+        let sent = a.transmit();
+        assert_eq!(sent.len(), 2);
+        for packet in sent {
+            let wire::NetHeader::V4(ip, _) = packet.net else { panic!("{packet:?} is not IPv4") };
+            assert_eq!((ip.ttl, ip.tos), (hops, 0x6B), "hop limit {hop_limit}");
+            assert_eq!((packet.net.src_gid(), packet.net.dst_gid()), (a.gid, b.gid));
+        }
+    }
+}

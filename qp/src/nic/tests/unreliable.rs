@@ -262,3 +262,48 @@ fn a_drained_queue_of_datagrams_waits_and_goes_on() {
     assert_eq!(statuses(&a.sends_done()), [(2, WcStatus::Success)]);
     assert_eq!(b.receives_done().len(), 1);
 }
+
+/// Rule R-RSP-53.
+#[test]
+fn a_bad_piece_of_an_unreliable_receive_is_told_here_only() {
+    let bad = |host: &Host| Sge { lkey: LKey::new(0xBAD), ..host.sge(0, 64) };
+    let (mut a, mut b) = uc();
+    b.recv(RecvWr::new(1, &[bad(&b)]));
+    b.recv(RecvWr::new(2, &[]));
+    a.send(SendWr::send(3, &[a.sge(0, 8)]));
+    carry(&mut a, &mut b);
+    assert_eq!(statuses(&b.receives_done()), [(1, WcStatus::LocProtErr), (2, WcStatus::WrFlushErr)]);
+    assert_eq!((b.state(), b.transmit()), (QpState::Err, vec![]));
+    let (mut a, mut b, ah) = ud(QpType::Ud);
+    b.recv(RecvWr::new(1, &[bad(&b)]));
+    a.send(SendWr::send(3, &[a.sge(0, 8)]).to(ah, b.qpn, QKEY));
+    carry(&mut a, &mut b);
+    assert_eq!(statuses(&b.receives_done()), [(1, WcStatus::LocProtErr)]);
+    assert_eq!((b.state(), b.transmit()), (QpState::Err, vec![]));
+}
+
+/// Rule R-RSP-54.
+#[test]
+fn a_datagram_may_have_any_psn() {
+    let (mut a, mut b, ah) = ud(QpType::Ud);
+    a.send(SendWr::send(1, &[a.sge(0, 8)]).to(ah, b.qpn, QKEY));
+    let packet = a.transmit().remove(0);
+    for (id, psn) in (0..).zip([0, 5, 5, 0xFF_FFFF, 1]) {
+        b.recv(RecvWr::new(id, &[b.sge(0, 64)]));
+        let mut packet = packet.clone();
+        packet.bth = packet.bth.with_psn(Psn::new(psn));
+        packet.refill_icrc();
+        b.take(&[packet]);
+        assert_eq!(statuses(&b.receives_done()), [(id, WcStatus::Success)]);
+    }
+}
+
+/// Rule R-RSP-41.
+#[test]
+fn what_a_broken_unreliable_write_has_placed_stays() {
+    let (mut a, mut b) = uc();
+    a.send(SendWr::write(1, &[a.sge(0, 3000)], b.va(0), b.mr.rkey));
+    let packets = a.transmit();
+    b.take(&[packets[0].clone(), packets[2].clone()]);
+    assert_eq!(b.nic.mr_bytes(b.mr.lkey, 0, 3000).unwrap(), [vec![1; 1024], vec![2; 1976]].concat());
+}

@@ -325,3 +325,32 @@ fn memory_that_went_refuses_a_repeated_read_as_well() {
     end.take(&read_request(100, 0, 8)).unwrap();
     assert_eq!(end.shown_replies(), ["ACK psn=100 nak=remote_access msn=1"], "F3");
 }
+
+/// Rule R-RSP-9: of several faults the first in the order of the steps decides.
+#[test]
+fn the_first_step_that_refuses_decides() {
+    let bad_key =
+        |op, psn, dma_len: u32, len| ranged(op, psn, (va(0), RKey::new(0xBAD), dma_len), &pattern(len, 7));
+    // The PSN comes before all else, and the order of opcodes before the rights of the queue pair.
+    let mut end = End::with(|p| p.access = Access::empty());
+    end.take(&plain(Op::WriteMiddle, 101, 3)).unwrap();
+    assert_eq!(end.shown_replies(), ["ACK psn=100 nak=psn_sequence msn=0"]);
+    // A right that the queue pair does not give comes before the receive that is missing,
+    let mut write_imm = bad_key(Op::WriteOnly, 100, 9, 8);
+    write_imm.bth = write_imm.bth.with_opcode(wire::Opcode::rc(Op::WriteOnlyImm));
+    write_imm.ext.push(ImmDt::new([0; 4]).into());
+    refused(End::with(|p| p.access = Access::empty()), &[write_imm.clone()], INVALID);
+    // the receive before the length,
+    let mut end = fresh();
+    end.take(&write_imm).unwrap();
+    end.take(&plain(Op::SendOnly, 100, 257)).unwrap();
+    assert!(end.shown_replies().iter().all(|reply| reply.contains("rnr_nak")) && !end.out.fatal);
+    // the length before the key,
+    refused(ready(), &[write_imm], INVALID);
+    refused(fresh(), &[bad_key(Op::WriteOnly, 100, 9, 8)], INVALID);
+    refused(fresh(), &[bad_key(Op::WriteFirst, 100, 300, 255)], INVALID);
+    // and the room for one more answer before the key of a READ.
+    let full = End::with(|p| p.max_dest_rd_atomic = 0);
+    refused(full, &[bad_key(Op::ReadRequest, 100, 8, 0)], INVALID);
+    refused(fresh(), &[bad_key(Op::ReadRequest, 100, 8, 0)], ACCESS);
+}
