@@ -2,9 +2,11 @@
 //! the case, two NICs where only the outcome is. (F15 is about what the analyser says of a capture.)
 
 use qp::{AttrMask, QpAttr, RecvWr, SendWr, Sge};
+use trace::{Summary, dissect};
 use transport::{Access, DropReason, WcStatus};
 use wire::{Duration, Mtu, NakCode, Operation, Psn, RKey, RnrTimer, Syndrome, VirtAddr};
 
+use crate::captures;
 use crate::harness::{Conn, Crafted, Lone, Sent, World, WorldConfig, seed};
 
 const SEQUENCE_NAK: Syndrome = Syndrome::Nak(NakCode::PsnSequenceError);
@@ -505,4 +507,72 @@ fn f20_an_ack_of_nothing_outstanding_acknowledges_nothing() {
     assert_eq!(lone.nic.drops().get(DropReason::GhostResponse), 3);
     lone.inject(&[ack(&lone, 0)]);
     assert_eq!(lone.completed(), [0]);
+}
+
+// ---- F19 and F20 in real captures ----
+
+fn public(name: &str) -> Option<Summary> {
+    let mut summary = Summary::default();
+    captures::each_frame(&captures::public(name)?.join(name), |frame| summary.add(frame, &dissect(frame)));
+    Some(summary)
+}
+
+/// Requests that were sent one way, and the last MSN that came back the other.
+fn requests_and_msn(summary: &Summary, request_qp: u32, answer_qp: u32) -> (u64, Option<u32>) {
+    let flow = |qp| summary.flows.iter().find(|flow| flow.dest_qp == qp).expect("the flow");
+    (flow(request_qp).messages.values().sum(), flow(answer_qp).msn.map(|[_, last]| last))
+}
+
+/// Rule R-RSP-24; and R-CMP-19, since some peers count in another way.
+#[test]
+fn f19_real_peers_count_requests_each_in_its_way() {
+    let Some(summary) = public("rxe-rping.pcap") else { return };
+    assert_eq!(requests_and_msn(&summary, 0x2C, 0x2B), (20, Some(20)));
+    let mut msns = Vec::new();
+    let Some(folder) = captures::public("F19") else { return };
+    captures::each_frame(&folder.join("hns-hw-send-imm.pcap"), |frame| {
+        if [19, 20].contains(&frame.number) {
+            let packet = dissect(frame).roce.expect("a RoCE packet");
+            msns.push(packet.aeth().expect("an AETH").msn().value());
+        }
+    });
+    assert_eq!(msns, [0, 1]);
+    // A WRITE left out; and a count that does not advance.
+    let Some(old) = public("rxe-old-rping-1.pcapng") else { return };
+    let last = old.flows.iter().filter(|flow| flow.dest_qp != 1).filter_map(|flow| Some(flow.msn?[1])).max();
+    let most =
+        old.flows.iter().filter(|flow| flow.dest_qp != 1).map(|flow| flow.messages.values().sum()).max();
+    assert_eq!((most, last), (Some(4), Some(3)));
+    let Some(still) = public("userstack-rping-1400.pcapng") else { return };
+    assert!(still.flows.iter().any(|flow| flow.dest_qp == 0x18 && flow.msn == Some([1, 1])));
+}
+
+/// Rule R-REQ-4.
+#[test]
+fn f20_the_stall_that_a_wrong_psn_behind_a_read_led_to() {
+    let name = "userstack-rping-2400-stall.pcapng";
+    let Some(folder) = captures::public(name) else { return };
+    let mut expected: Option<Psn> = None;
+    let (mut wrong, mut acks, mut frames) = (Vec::new(), Vec::new(), 0);
+    captures::each_frame(&folder.join(name), |frame| {
+        frames = frame.number;
+        let Some(packet) = dissect(frame).roce else { return };
+        let (Some(bth), Some(info)) = (packet.bth(), packet.info()) else { return };
+        let from_user_stack = packet.net.src() == std::net::IpAddr::from([192, 168, 178, 25]);
+        if bth.dest_qp().value() == 1 {
+            return;
+        }
+        if from_user_stack && info.kind.is_request() {
+            let psn = bth.psn();
+            let span = packet.reth().map_or(1, |reth| reth.dma_len().div_ceil(1024));
+            if let Some(expected) = expected.filter(|expected| *expected != psn) {
+                wrong.push((frame.number, psn.value(), expected.value()));
+            }
+            expected = Some(psn.wrapping_add(span));
+        } else if !from_user_stack && info.kind == wire::opcode::Kind::Acknowledge {
+            acks.push(bth.psn().value());
+        }
+    });
+    assert_eq!(wrong, [(frames - 1, 7_488_513, 7_488_514)]);
+    assert_eq!(acks.last(), Some(&0x00FF_FFFF), "which acknowledges nothing outstanding");
 }

@@ -4,11 +4,17 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
 mod captures;
+mod compliance;
+mod counters;
+mod errnos;
+mod fields_a;
 mod fields_b;
+mod fields_d;
 mod golden;
 mod harness;
 mod hostile;
 mod losses;
+mod memory;
 mod replay;
 mod scenarios;
 mod sweep;

@@ -2,10 +2,13 @@
 
 use std::net::Ipv4Addr;
 
-use qp::{AttrMask, CqId, MrInfo, Nic, NicConfig, QpAttr, QpCap, QpInit, QpType, RecvWr, SendWr, Sge};
+use qp::{
+    AddressVector, AhId, AttrMask, CqId, MrInfo, Nic, NicConfig, QpAttr, QpCap, QpInit, QpType, RecvWr,
+    SendWr, Sge,
+};
 use transport::{Access, Completion, Profile};
 use wire::batch::{Caps, HeaderKnowledge, IpIdRule, RxBurst, TxBatch};
-use wire::{Duration, Gid, Instant, Mtu, NetHeader, Psn, Qpn, VirtAddr};
+use wire::{Duration, Gid, Instant, Mtu, NetHeader, Psn, QKey, Qpn, VirtAddr};
 
 use super::connect::Conn;
 use super::packets::{Crafted, Sent};
@@ -17,7 +20,10 @@ pub(crate) struct Lone {
     pub(crate) qpn: Qpn,
     pub(crate) mr: MrInfo,
     pub(crate) cq: CqId,
-    peer_header: NetHeader,
+    /// Network header of the peer's packets.
+    pub(crate) peer_header: NetHeader,
+    /// The way to the peer, for datagrams.
+    pub(crate) ah: AhId,
     next_wr: u64,
 }
 
@@ -36,9 +42,21 @@ impl Lone {
         Ipv4Addr::new(10, 0, 0, 2).into()
     }
 
+    /// Queue key of its queue pair, where that is for datagrams.
+    pub(crate) const QKEY: QKey = QKey::new(0x1111_1111);
+
     /// A NIC connected to the hand-made peer; its PSNs are those above.
     pub(crate) fn new(conn: Conn) -> Self {
-        let (own, peer) = (Gid::from(Ipv4Addr::new(10, 0, 0, 1)), Self::peer_gid());
+        Self::of_type(QpType::Rc, conn)
+    }
+
+    /// The same with a queue pair of another type: RC, UC or UD.
+    pub(crate) fn of_type(qp_type: QpType, conn: Conn) -> Self {
+        Self::between(qp_type, conn, Gid::from(Ipv4Addr::new(10, 0, 0, 1)), Self::peer_gid())
+    }
+
+    /// The same between two addresses of one family.
+    pub(crate) fn between(qp_type: QpType, conn: Conn, own: Gid, peer: Gid) -> Self {
         let caps = Caps {
             max_segments: 16,
             max_bytes: 65_000,
@@ -57,14 +75,19 @@ impl Lone {
         let pd = nic.alloc_pd();
         let cq = nic.create_cq(256).expect("a completion queue");
         let cap = QpCap::default();
-        let init = QpInit { cap, sq_sig_all: true, ..QpInit::new(QpType::Rc, pd, cq, cq) };
+        let init = QpInit { cap, sq_sig_all: true, ..QpInit::new(qp_type, pd, cq, cq) };
         let qpn = nic.create_qp(init).expect("a queue pair");
-        let psns = [Self::SQ_PSN, Self::RQ_PSN];
-        conn.establish(&mut nic, Instant::ZERO, qpn, (peer, Self::PEER), psns).expect("the attributes");
+        let steps = conn.steps((peer, Self::PEER), Psn::new(Self::SQ_PSN), Psn::new(Self::RQ_PSN));
+        for (attr, mask) in steps {
+            let attr = QpAttr { qkey: Self::QKEY, ..attr };
+            nic.modify_qp(Instant::ZERO, qpn, &attr, of_type(qp_type, mask)).expect("the attributes");
+        }
+        let addr = AddressVector { dgid: peer, ..AddressVector::default() };
+        let ah = nic.create_ah(pd, addr).expect("an address handle");
         let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         let mr = nic.reg_mr(pd, vec![0; Self::MR_LEN], access).expect("a memory region");
         let peer_header = NetHeader::v2(peer.ip(), own.ip(), 50_000, 0, 64).expect("one family");
-        Self { nic, now: Instant::ZERO, qpn, mr, cq, peer_header, next_wr: 0 }
+        Self { nic, now: Instant::ZERO, qpn, mr, cq, peer_header, ah, next_wr: 0 }
     }
 
     /// `len` bytes of the memory region from `offset` on.
@@ -116,12 +139,24 @@ impl Lone {
         self.nic.handle_burst(self.now, &burst);
     }
 
+    /// Gives bytes of the peer to the NIC, from BTH to ICRC, as they are.
+    pub(crate) fn inject_raw(&mut self, net: NetHeader, body: &[u8]) {
+        let mut burst = RxBurst::new();
+        burst.push(net, HeaderKnowledge::Seen, body);
+        self.nic.handle_burst(self.now, &burst);
+    }
+
     /// Everything that the NIC has to send at this moment.
     pub(crate) fn sent(&mut self) -> Vec<Sent> {
+        self.sent_raw().iter().map(|(net, body)| Sent::parse(*net, body)).collect()
+    }
+
+    /// The same as the bytes they are, from BTH to ICRC.
+    pub(crate) fn sent_raw(&mut self) -> Vec<(NetHeader, Vec<u8>)> {
         let mut batch = TxBatch::new();
         let mut out = Vec::new();
         while self.nic.poll_transmit(self.now, &mut batch) {
-            out.extend(batch.iter().map(|(net, body)| Sent::parse(net, body)));
+            out.extend(batch.iter().map(|(net, body)| (net, body.to_vec())));
         }
         out
     }
@@ -167,5 +202,22 @@ impl Lone {
     /// A PSN of the peer: `n` after the first.
     pub(crate) fn psn(n: u32) -> Psn {
         Psn::new(Self::RQ_PSN).wrapping_add(n)
+    }
+}
+
+/// Those of a connection's attributes that a queue pair of `qp_type` takes, with the queue key where it needs one.
+fn of_type(qp_type: QpType, mask: AttrMask) -> AttrMask {
+    let reliable = AttrMask::MAX_DEST_RD_ATOMIC
+        | AttrMask::MIN_RNR_TIMER
+        | AttrMask::TIMEOUT
+        | AttrMask::RETRY_CNT
+        | AttrMask::RNR_RETRY
+        | AttrMask::MAX_QP_RD_ATOMIC;
+    let datagram = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::SQ_PSN;
+    match qp_type {
+        QpType::Uc => mask - reliable,
+        QpType::Ud if mask.contains(AttrMask::ACCESS_FLAGS) => mask & datagram | AttrMask::QKEY,
+        QpType::Ud => mask & datagram,
+        _ => mask,
     }
 }

@@ -1,8 +1,8 @@
 //! Packets made and read by hand, for a peer that is no NIC.
 
-use wire::ext::{Aeth, AtomicEth, ImmDt, Reth};
+use wire::ext::{Aeth, AtomicEth, Deth, ImmDt, Reth};
 use wire::icrc::{self, ICRC_LEN};
-use wire::{Bth, Msn, NetHeader, Opcode, Operation, Packet, Psn, Qpn, RKey, Syndrome, VirtAddr};
+use wire::{Bth, Msn, NetHeader, Opcode, Operation, Packet, Psn, QKey, Qpn, RKey, Syndrome, VirtAddr};
 use zerocopy::IntoBytes;
 
 /// A packet to be sent: every field can be set, right or wrong.
@@ -19,6 +19,11 @@ impl Crafted {
         Self { bth: Bth::new(Opcode::rc(operation), to, psn), ext: Vec::new(), payload: Vec::new() }
     }
 
+    /// A packet of any opcode, without extension headers and payload.
+    pub(crate) fn of(opcode: Opcode, to: Qpn, psn: Psn) -> Self {
+        Self { bth: Bth::new(opcode, to, psn), ext: Vec::new(), payload: Vec::new() }
+    }
+
     /// A positive or negative acknowledge.
     pub(crate) fn acknowledge(to: Qpn, psn: Psn, syndrome: Syndrome, msn: u32) -> Self {
         Self::rc(Operation::Acknowledge, to, psn).aeth(syndrome, msn)
@@ -27,6 +32,24 @@ impl Crafted {
     /// With AckReq.
     pub(crate) fn ack_req(mut self) -> Self {
         self.bth = self.bth.with_ack_req(true);
+        self
+    }
+
+    /// With its BTH changed.
+    pub(crate) fn with(mut self, change: impl FnOnce(Bth) -> Bth) -> Self {
+        self.bth = change(self.bth);
+        self
+    }
+
+    /// With a DETH.
+    pub(crate) fn deth(mut self, qkey: QKey, from: Qpn) -> Self {
+        self.ext.extend(Deth::new(qkey, from).as_bytes());
+        self
+    }
+
+    /// With immediate data.
+    pub(crate) fn imm(mut self, imm: [u8; 4]) -> Self {
+        self.ext.extend(ImmDt::new(imm).as_bytes());
         self
     }
 
