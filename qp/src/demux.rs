@@ -16,14 +16,9 @@ pub(crate) fn unparsable(error: ParseError) -> DropReason {
     }
 }
 
-/// Checks of a packet against the queue pair its BTH names, in the order of the rules R-ADM.
-pub(crate) fn admit(
-    pair: &QueuePair,
-    gids: &[Gid],
-    packet: &Packet<'_>,
-    knowledge: HeaderKnowledge,
-    counters: &mut Counters,
-) -> Result<(), DropReason> {
+/// Checks of a packet against the queue pair its BTH names, in the order of the rules R-ADM; the last of them,
+/// [`check_icrc`], is the same for all queue pairs.
+pub(crate) fn admit(pair: &QueuePair, gids: &[Gid], packet: &Packet<'_>) -> Result<(), DropReason> {
     let (info, state) = (packet.info(), pair.state());
     // Rule R-ADM-4.
     if info.transport != pair.init.qp_type.transport() {
@@ -50,17 +45,22 @@ pub(crate) fn admit(
     if packet.deth().is_some_and(|deth| deth.qkey() != pair.params.qkey) {
         return Err(DropReason::QKeyMismatch);
     }
-    icrc_matches(packet, knowledge, counters).then_some(()).ok_or(DropReason::BadIcrc)
+    Ok(())
 }
 
 /// Whether the ICRC is right, as far as the header is known (rule R-ADM-11). It is computed once.
-pub(crate) fn icrc_matches(packet: &Packet<'_>, knowledge: HeaderKnowledge, counters: &mut Counters) -> bool {
-    match (knowledge, &packet.net) {
+pub(crate) fn check_icrc(
+    packet: &Packet<'_>,
+    knowledge: HeaderKnowledge,
+    counters: &mut Counters,
+) -> Result<(), DropReason> {
+    let right = match (knowledge, &packet.net) {
         (HeaderKnowledge::Unknown, NetHeader::V4(..)) => {
             let found = icrc::solve_id(&packet.net, packet.body()).is_some();
             counters.rx_icrc_id_solved += u64::from(found);
             found
         }
         _ => packet.icrc_ok(),
-    }
+    };
+    if right { Ok(()) } else { Err(DropReason::BadIcrc) }
 }

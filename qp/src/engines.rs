@@ -145,7 +145,7 @@ impl Engines {
     /// Where the next packet goes: datagrams say so themselves, all others go to `peer`.
     pub(crate) fn next_header(&self, peer: Option<NetHeader>) -> Option<NetHeader> {
         match self {
-            Self::Ud(sender, _) => sender.oldest()?.datagram.map(|to| to.net),
+            Self::Ud(sender, _) => sender.oldest()?.datagram.as_ref().map(|to| to.net),
             _ => peer,
         }
     }
@@ -173,7 +173,7 @@ impl Engines {
             Self::Rc(requester, _) => requester.prepare(ctx),
             Self::Uc(sender, _) => sender.prepare(ctx),
             Self::Ud(sender, _) => {
-                let same_way = sender.oldest()?.datagram.is_some_and(|to| to.net == *net);
+                let same_way = sender.oldest()?.datagram.as_ref().is_some_and(|to| to.net == *net);
                 if same_way { sender.prepare(ctx) } else { None }
             }
         }

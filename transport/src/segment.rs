@@ -125,7 +125,7 @@ impl NextPacket {
                 }
                 (ExtHeader::ImmDt, op) => put(body, at, ImmDt::new(op.imm().unwrap_or_default()).as_bytes()),
                 (ExtHeader::Deth, _) => {
-                    let qkey = wqe.datagram.map_or(params.qkey, |to| to.qkey_on_wire(params.qkey));
+                    let qkey = wqe.datagram.as_ref().map_or(params.qkey, |to| to.qkey_on_wire(params.qkey));
                     put(body, at, Deth::new(qkey, params.qpn).as_bytes())
                 }
                 // Headers that no request of these operations has; what they leave out must not be old bytes.

@@ -93,7 +93,7 @@ impl Sender {
     /// where local memory could not be read: then nothing is sent.
     pub fn write(&mut self, ctx: &mut Ctx<'_>, body: &mut [u8]) -> bool {
         let (Some(next), Some(wqe)) = (self.next_packet(ctx.params), self.sq.front()) else { return false };
-        let dest = wqe.datagram.map_or(ctx.params.dest_qpn, |to| to.qpn);
+        let dest = wqe.datagram.as_ref().map_or(ctx.params.dest_qpn, |to| to.qpn);
         if next.write(ctx, wqe, dest, self.psn, false, body).is_err() {
             self.fail(ctx, WcStatus::LocProtErr);
             return false;

@@ -145,8 +145,8 @@ pub struct SendWqe {
     pub flags: SendFlags,
     /// Bytes of the message.
     pub length: u32,
-    /// Where a datagram goes; `None` on connections.
-    pub datagram: Option<Datagram>,
+    /// Where a datagram goes; `None` on connections, whose queues are so much the smaller for the box.
+    pub datagram: Option<Box<Datagram>>,
     /// First PSN and number of PSNs, once it has started.
     pub psns: Option<(Psn, u32)>,
 }

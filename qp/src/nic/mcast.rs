@@ -2,7 +2,7 @@
 //!
 //! The owner of the device sees to it that packets to the groups of [`Nic::has_group`] arrive at all.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use transport::DropReason;
 use wire::batch::HeaderKnowledge;
@@ -15,7 +15,7 @@ use crate::state::QpType;
 
 /// The members of every group that has any.
 #[derive(Debug, Default)]
-pub(super) struct Groups(BTreeMap<Gid, Vec<Qpn>>);
+pub(super) struct Groups(BTreeMap<Gid, BTreeSet<Qpn>>);
 
 impl Nic {
     /// Makes a queue pair of datagrams a member of a group: from now on it takes what is sent to queue pair 0xFFFFFF
@@ -39,7 +39,7 @@ impl Nic {
         }
         if !pair.groups.contains(&group) {
             pair.groups.push(group);
-            self.groups.0.entry(group).or_default().push(qpn);
+            self.groups.0.entry(group).or_default().insert(qpn);
         }
         Ok(())
     }
@@ -53,7 +53,7 @@ impl Nic {
         let at = pair.groups.iter().position(|member| *member == group);
         pair.groups.swap_remove(at.ok_or(McastError::NotAttached(group))?);
         if let Some(members) = self.groups.0.get_mut(&group) {
-            members.retain(|member| *member != qpn);
+            members.remove(&qpn);
             if members.is_empty() {
                 self.groups.0.remove(&group);
             }
@@ -81,21 +81,21 @@ impl Nic {
         knowledge: HeaderKnowledge,
         packet: &Packet<'_>,
     ) -> Result<(), DropReason> {
-        let mut takers = self.groups.0.get(&packet.net.dst_gid()).ok_or(DropReason::NoSuchQp)?.clone();
+        let members = self.groups.0.get(&packet.net.dst_gid()).ok_or(DropReason::NoSuchQp)?;
         if self.config.gids.contains(&packet.net.src_gid()) {
             // Rule R-ADM-16: it has come back to its sender.
             return Err(DropReason::WrongAddress);
         }
         let mut refused = DropReason::NoSuchQp;
-        takers.retain(|qpn| {
+        let is_for = |qpn: &Qpn| {
             let Some(pair) = self.qps.get(*qpn) else { return false };
-            let counters = &mut self.out.counters;
-            let admitted = demux::admit(pair, &self.config.gids, packet, knowledge, counters);
-            admitted.map_err(|reason| refused = reason).is_ok()
-        });
+            demux::admit(pair, &self.config.gids, packet).map_err(|reason| refused = reason).is_ok()
+        };
+        let takers: Vec<Qpn> = members.iter().copied().filter(is_for).collect();
         if takers.is_empty() {
             return Err(refused);
         }
+        demux::check_icrc(packet, knowledge, &mut self.out.counters)?;
         self.note_admitted(now, packet);
         let results: Vec<_> = takers.into_iter().map(|qpn| self.give(now, packet, qpn)).collect();
         results.into_iter().reduce(Result::or).unwrap_or(Err(refused))

@@ -66,15 +66,14 @@ impl Nic {
             if !pair.state().takes_requests() {
                 return Err(DropReason::QpState);
             }
-            if !demux::icrc_matches(packet, knowledge, &mut self.out.counters) {
-                return Err(DropReason::BadIcrc);
-            }
+            demux::check_icrc(packet, knowledge, &mut self.out.counters)?;
             // Rules R-CNP-6 and R-CNP-7: it needs no mark before it, and to do nothing is allowed.
             self.out.counters.rp_cnp_ignored += 1;
             return Ok(());
         }
         // Rule R-WIR-32: the ICRC is checked before anything comes of the packet.
-        demux::admit(pair, &self.config.gids, packet, knowledge, &mut self.out.counters)?;
+        demux::admit(pair, &self.config.gids, packet)?;
+        demux::check_icrc(packet, knowledge, &mut self.out.counters)?;
         self.note_admitted(now, packet);
         self.give(now, packet, qpn)
     }

@@ -28,7 +28,7 @@ impl Nic {
         let to = wr.to;
         let mut wqe = wr.check(&limits)?;
         if !pair.init.qp_type.is_connected() {
-            wqe.datagram = Some(self.datagram(qpn, to)?);
+            wqe.datagram = Some(Box::new(self.datagram(qpn, to)?));
         }
         let Some(pair) = self.qps.get_mut(qpn) else { return Err(PostError::NoSuchQp) };
         if wqe.op.has_response_data() && pair.params.max_rd_atomic == 0 {
