@@ -30,6 +30,8 @@ limits! {
     max_qp = table::MAX_QPS,
     /// Work requests that may wait in a queue of a queue pair.
     max_qp_wr = QpCap::MAX.max_send_wr,
+    /// Bytes of a message (rule R-WIR-31).
+    max_msg_sz = transport::responder::MAX_MESSAGE,
     /// Pieces of a work request.
     max_sge = QpCap::MAX.max_send_sge,
     /// Bytes of an inline send.

@@ -94,7 +94,8 @@ fn f34_registration_takes_and_refuses_the_right_flags() {
 /// Rule R-WIR-31.
 #[test]
 fn f35_one_message_limit_and_no_truncation() {
-    let max = 1_u64 << 31;
+    let max = Lone::new(Conn::default()).nic.limits().max_msg_sz;
+    assert_eq!(max, 1 << 31);
     let pieces = |lengths: &[u32]| -> Vec<Sge> {
         let piece = |length: &u32| Sge { addr: VirtAddr::new(0), length: *length, lkey: LKey::new(7) };
         lengths.iter().map(piece).collect()

@@ -506,7 +506,8 @@ fn a_full_completion_queue_ends_the_queue_pair() {
     two.world.nic(two.a).poll_cq(small, 8, &mut done);
     let done: Vec<_> = done.iter().map(|wc| (wc.wr_id.value(), wc.status)).collect();
     assert_eq!(done, [(0, WcStatus::Success), (1, WcStatus::Success)]);
-    assert_eq!(two.world.hosts[two.a.host].events, [Event::Async(AsyncEvent::CqErr(small))]);
+    let events = [AsyncEvent::CqErr(small), AsyncEvent::QpFatal(qpn)].map(Event::Async);
+    assert_eq!(two.world.hosts[two.a.host].events, events);
     let (attr, _) = two.world.nic(two.a).query_qp(qpn).expect("the queue pair");
     assert_eq!(attr.state, QpState::Err);
 }
