@@ -1,4 +1,4 @@
-//! What the owner of the device knows of its port and its packet path, and tells the program by events.
+//! What the owner of the device knows of its port and its packet path, and tells the program by events (rule R-CQE-19).
 
 use wire::Gid;
 

@@ -156,6 +156,7 @@ fn an_alternate_path_is_kept_and_never_taken() {
 }
 
 /// Rule R-QPS-17.
+/// Rule R-ADR-2.
 #[test]
 fn a_path_mtu_above_that_of_the_port_is_refused() {
     let mut a = Host::new(1);
@@ -169,6 +170,7 @@ fn a_path_mtu_above_that_of_the_port_is_refused() {
 }
 
 /// Packets to a queue pair that is gone find nobody, though another was made since.
+/// Rule R-QPS-27.
 #[test]
 fn packets_to_a_former_queue_pair_do_not_reach_its_successor() {
     let (mut a, mut b) = connected();
@@ -252,7 +254,7 @@ fn completion_queues_are_resized_within_limits() {
     assert_eq!(statuses(&a.sends_done()), flushed(0..3));
 }
 
-/// Rule R-CQE-13.
+/// Rules R-CQE-13, R-CQE-19.
 #[test]
 fn the_owner_of_a_device_tells_of_its_port() {
     let mut a = Host::new(1);
