@@ -27,13 +27,14 @@ pub use cq::CqId;
 pub use error::{CreateError, DestroyError, McastError, ModifyQpError, ResizeCqError};
 pub use event::{AsyncEvent, AsyncEventKind, Drops, Event, TraceEvent, Tracer};
 pub use limits::Limits;
-pub use mr::{MrError, MrInfo};
+pub use mr::{MrError, MrInfo, MwType, Rereg};
 pub use nic::{Nic, NicConfig};
 pub use pair::QpInit;
 pub use srq::{ModifySrqError, SrqAttr, SrqInit, SrqMask};
 pub use state::{AddressVector, AttrMask, QpAttr, QpState, QpType};
+pub use transport::wqe::Placement;
 pub use transport::wqe::{SendFlags, SendOp, Sge, SgeList};
 pub use transport::{
-    Access, Completion, Counters, DropReason, PdId, Profile, UnknownProfile, WcOpcode, WcStatus,
+    Access, Completion, Counters, DropReason, LocalOp, PdId, Profile, UnknownProfile, WcOpcode, WcStatus,
 };
-pub use wr::{AhId, BadWr, PostError, QpCap, RecvWr, SendData, SendTo, SendWr};
+pub use wr::{AhId, BadWr, MwRange, PostError, QpCap, RecvWr, SendData, SendTo, SendWr};

@@ -1,10 +1,24 @@
-//! Memory regions: keys, rights, bounds, and the bytes themselves.
+//! Memory regions and windows: keys, rights, bounds, and the bytes themselves.
 //!
 //! A region owns its bytes: programs copy in and out through the device, so a peer may write at any time
-//! without anyone holding a reference. Every access goes through one check (rule R-MEM-3).
+//! without anyone holding a reference. Every access goes through one check (rule R-MEM-3), whether its key is
+//! a region's or a window's.
+//!
+//! The upper 24 bits of a key are a place in one table, the lower eight change. An object's owner names it by the
+//! key it was given at first; packets and work requests reach memory by the key it has at the time, which a
+//! fast registration or a binding changes.
 
-use transport::{Access, AccessError, AtomicOp, Memory, PdId, Via};
-use wire::{LKey, RKey, VirtAddr};
+use std::collections::{BTreeSet, HashMap};
+
+use transport::{Access, AccessError, AtomicOp, KeyError, LocalOp, Memory, PdId, Via};
+use wire::{LKey, Qpn, RKey, VirtAddr};
+
+use window::Window;
+
+mod fast;
+mod window;
+
+pub use window::MwType;
 
 /// What registration gives back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +52,23 @@ pub enum MrError {
     /// No region has this key.
     #[error("no memory region has key {0}")]
     NoSuchKey(LKey),
+    /// No window has this key.
+    #[error("no memory window has key {0}")]
+    NoSuchWindow(RKey),
+    /// Windows are bound to the region.
+    #[error("{0} memory windows are bound to the region: unbind, invalidate or deallocate them first")]
+    WindowsBound(u32),
+    /// A region for fast registration is registered by work requests only.
+    #[error("a region for fast registration is registered by REG_MR work requests only")]
+    FastRegistered,
+    /// The last byte would have no address.
+    #[error("{length} bytes at {iova} go past the last address")]
+    Wraps {
+        /// Address asked for.
+        iova: VirtAddr,
+        /// Bytes.
+        length: usize,
+    },
     /// The range is not inside the region.
     #[error("the range {offset}..{end} is not inside the region of {length} bytes")]
     OutOfBounds {
@@ -56,33 +87,72 @@ impl MrError {
     pub const fn errno(&self) -> i32 {
         match self {
             Self::TableFull => 12,
+            Self::WindowsBound(_) => 16,
             _ => 22,
         }
     }
 }
 
+/// What of a region re-registration changes; `None` leaves it as it is.
+#[derive(Clone, Debug, Default)]
+pub struct Rereg {
+    /// Another protection domain.
+    pub pd: Option<PdId>,
+    /// Other rights.
+    pub access: Option<Access>,
+    /// Other memory, at an address of the caller's choice or, with `None`, of the device's.
+    pub memory: Option<(Vec<u8>, Option<VirtAddr>)>,
+}
+
 #[derive(Debug)]
 struct Region {
     pd: PdId,
+    /// Address of the first byte.
     base: VirtAddr,
     access: Access,
     bytes: Vec<u8>,
+    /// Bytes that can be reached, from the first on: all but for fast registration.
+    length: usize,
+    kind: Kind,
+    /// Windows bound to it.
+    windows: u32,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Registered by a verb.
+    Ordinary,
+    /// Made for fast registration, and not registered.
+    FastFree,
+    /// Registered by a work request.
+    FastValid,
+}
+
+#[derive(Debug)]
+enum Entry {
+    Free,
+    Region(Region),
+    Window(Window),
+}
+
+#[derive(Debug)]
 struct Slot {
     /// Low byte of the key: changes with each use of the slot, so that stale keys fail (rule R-MEM-5).
     variant: u8,
-    region: Option<Region>,
+    /// Low byte of the key its owner names it by.
+    name: u8,
+    entry: Entry,
 }
 
-/// All regions of a device.
+/// All regions and windows of a device.
 #[derive(Debug)]
 pub(crate) struct MrTable {
-    /// Slot 0 is never used: no key is 0.
+    /// Slot 0 is never used: no key is 0, and none of the 256 lowest is any object's (rule R-MEM-18).
     slots: Vec<Slot>,
-    free: Vec<usize>,
+    free: Vec<u32>,
     next_addr: u64,
+    /// Type 2 windows that are bound, by queue pair.
+    bound: HashMap<Qpn, BTreeSet<u32>>,
 }
 
 /// Keys hold a slot number of 24 bits.
@@ -94,43 +164,92 @@ const PAGE: u64 = 4096;
 
 impl MrTable {
     pub(crate) fn new() -> Self {
-        Self { slots: vec![Slot::default()], free: Vec::new(), next_addr: FIRST_ADDR }
+        let unused = Slot { variant: 0, name: 0, entry: Entry::Free };
+        Self { slots: vec![unused], free: Vec::new(), next_addr: FIRST_ADDR, bound: HashMap::new() }
     }
 
-    /// Registers `bytes`. Its address is unlike that of any region before it, with a page between.
-    pub(crate) fn register(&mut self, pd: PdId, bytes: Vec<u8>, access: Access) -> Result<MrInfo, MrError> {
+    /// Registers `bytes` at `iova`; where that is `None`, at an address unlike that of any region before it, with a
+    /// page between. Nothing is copied: the cost is the same for every size.
+    pub(crate) fn register(
+        &mut self,
+        pd: PdId,
+        bytes: Vec<u8>,
+        iova: Option<VirtAddr>,
+        access: Access,
+    ) -> Result<MrInfo, MrError> {
         check_access(access)?;
-        let index = match self.free.pop() {
-            Some(index) => index,
-            None if self.slots.len() < MAX_SLOTS => {
-                self.slots.push(Slot::default());
-                self.slots.len() - 1
-            }
-            None => return Err(MrError::TableFull),
-        };
+        let base = self.place(bytes.len(), iova, access)?;
         let length = bytes.len();
-        // Rule R-MEM-6.
-        let base = VirtAddr::new(if access.contains(Access::ZERO_BASED) { 0 } else { self.next_addr });
-        self.next_addr += (length as u64).div_ceil(PAGE) * PAGE + PAGE;
-        let slot = &mut self.slots[index];
-        slot.variant = slot.variant.wrapping_add(1);
-        slot.region = Some(Region { pd, base, access, bytes });
-        let key = u32::try_from(index).unwrap_or(0) << 8 | u32::from(slot.variant);
+        let region = Region { pd, base, access, bytes, length, kind: Kind::Ordinary, windows: 0 };
+        let key = self.insert(Entry::Region(region))?;
         Ok(MrInfo { lkey: LKey::new(key), rkey: RKey::new(key), addr: base, length })
     }
 
     /// Ends a registration; gives its domain and its bytes back. Its key fails from now on (rule R-MEM-12).
     pub(crate) fn deregister(&mut self, lkey: LKey) -> Result<(PdId, Vec<u8>), MrError> {
-        self.region(lkey.value()).ok_or(MrError::NoSuchKey(lkey))?;
-        let index = (lkey.value() >> 8) as usize;
-        let region = self.slots[index].region.take().ok_or(MrError::NoSuchKey(lkey))?;
-        self.free.push(index);
-        Ok((region.pd, region.bytes))
+        let (index, region) = self.owned_region(lkey)?;
+        // Rule R-MEM-22.
+        if region.windows > 0 {
+            return Err(MrError::WindowsBound(region.windows));
+        }
+        match self.remove(index) {
+            Entry::Region(region) => Ok((region.pd, region.bytes)),
+            Entry::Free | Entry::Window(_) => Err(MrError::NoSuchKey(lkey)),
+        }
+    }
+
+    /// Changes what `change` says, under a new key; all or nothing (rule R-MEM-24). Gives the domain it was of, and the bytes
+    /// that others replaced.
+    pub(crate) fn reregister(
+        &mut self,
+        lkey: LKey,
+        change: Rereg,
+    ) -> Result<(MrInfo, PdId, Option<Vec<u8>>), MrError> {
+        let (index, region) = self.owned_region(lkey)?;
+        if region.kind != Kind::Ordinary {
+            return Err(MrError::FastRegistered);
+        }
+        if region.windows > 0 {
+            return Err(MrError::WindowsBound(region.windows));
+        }
+        let access = change.access.unwrap_or(region.access);
+        check_access(access)?;
+        let stays = change.memory.is_none()
+            && access.contains(Access::ZERO_BASED) == region.access.contains(Access::ZERO_BASED);
+        let (bytes, iova) = change.memory.map_or((None, None), |(bytes, iova)| (Some(bytes), iova));
+        let length = bytes.as_ref().map_or(region.bytes.len(), Vec::len);
+        let base = if stays { region.base } else { self.place(length, iova, access)? };
+        let slot = &mut self.slots[index as usize];
+        let Entry::Region(region) = &mut slot.entry else { return Err(MrError::NoSuchKey(lkey)) };
+        let was = region.pd;
+        region.pd = change.pd.unwrap_or(was);
+        (region.access, region.base, region.length) = (access, base, length);
+        let old = bytes.map(|bytes| core::mem::replace(&mut region.bytes, bytes));
+        slot.variant = slot.variant.wrapping_add(1);
+        slot.name = slot.variant;
+        let key = key(index, slot.variant);
+        Ok((MrInfo { lkey: LKey::new(key), rkey: RKey::new(key), addr: base, length }, was, old))
+    }
+
+    /// Address of the first of `length` bytes.
+    fn place(&mut self, length: usize, iova: Option<VirtAddr>, access: Access) -> Result<VirtAddr, MrError> {
+        if access.contains(Access::ZERO_BASED) {
+            // Rule R-MEM-6.
+            return Ok(VirtAddr::new(0));
+        }
+        if let Some(iova) = iova {
+            // Rule R-MEM-19: the last byte has an address too.
+            let fits = iova.value().checked_add((length as u64).saturating_sub(1)).is_some();
+            return if fits { Ok(iova) } else { Err(MrError::Wraps { iova, length }) };
+        }
+        let base = self.next_addr;
+        self.next_addr += (length as u64).div_ceil(PAGE) * PAGE + PAGE;
+        Ok(VirtAddr::new(base))
     }
 
     /// The owner's view of a region: `len` bytes from `offset` on.
     pub(crate) fn bytes(&self, lkey: LKey, offset: usize, len: usize) -> Result<&[u8], MrError> {
-        let region = self.region(lkey.value()).ok_or(MrError::NoSuchKey(lkey))?;
+        let (_, region) = self.owned_region(lkey)?;
         let end = offset.saturating_add(len);
         let length = region.bytes.len();
         region.bytes.get(offset..end).ok_or(MrError::OutOfBounds { offset, end, length })
@@ -138,88 +257,155 @@ impl MrTable {
 
     /// As [`MrTable::bytes`], to be changed.
     pub(crate) fn bytes_mut(&mut self, lkey: LKey, offset: usize, len: usize) -> Result<&mut [u8], MrError> {
-        let end = offset.saturating_add(len);
-        let length = self.bytes(lkey, 0, 0).map(|_| self.length(lkey))?;
-        let region = self.region_mut(lkey.value()).ok_or(MrError::NoSuchKey(lkey))?;
-        region.bytes.get_mut(offset..end).ok_or(MrError::OutOfBounds { offset, end, length })
+        let (index, region) = self.owned_region(lkey)?;
+        let (end, length) = (offset.saturating_add(len), region.bytes.len());
+        let range = match &mut self.slots[index as usize].entry {
+            Entry::Region(region) => region.bytes.get_mut(offset..end),
+            Entry::Free | Entry::Window(_) => None,
+        };
+        range.ok_or(MrError::OutOfBounds { offset, end, length })
     }
 
-    fn length(&self, lkey: LKey) -> usize {
-        self.region(lkey.value()).map_or(0, |region| region.bytes.len())
+    fn insert(&mut self, entry: Entry) -> Result<u32, MrError> {
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None if self.slots.len() < MAX_SLOTS => {
+                self.slots.push(Slot { variant: 0, name: 0, entry: Entry::Free });
+                u32::try_from(self.slots.len() - 1).map_err(|_| MrError::TableFull)?
+            }
+            None => return Err(MrError::TableFull),
+        };
+        let slot = &mut self.slots[index as usize];
+        slot.variant = slot.variant.wrapping_add(1);
+        slot.name = slot.variant;
+        slot.entry = entry;
+        Ok(key(index, slot.variant))
     }
 
-    fn region(&self, key: u32) -> Option<&Region> {
-        let slot = self.slots.get((key >> 8) as usize)?;
-        slot.region.as_ref().filter(|_| u32::from(slot.variant) == key & 0xFF)
+    fn remove(&mut self, index: u32) -> Entry {
+        self.free.push(index);
+        core::mem::replace(&mut self.slots[index as usize].entry, Entry::Free)
     }
 
-    fn region_mut(&mut self, key: u32) -> Option<&mut Region> {
-        let slot = self.slots.get_mut((key >> 8) as usize)?;
-        slot.region.as_mut().filter(|_| u32::from(slot.variant) == key & 0xFF)
+    /// What has the key `key` now.
+    fn find(&self, key: u32) -> Option<&Entry> {
+        self.slots
+            .get((key >> 8) as usize)
+            .filter(|slot| u32::from(slot.variant) == key & 0xFF)
+            .map(|s| &s.entry)
     }
 
-    /// Rule R-MEM-3: key, domain, rights, bounds; the start of the range as an index into the bytes.
-    fn check(
+    /// What its owner names `key`, and where it is.
+    fn owned(&self, key: u32) -> Option<(u32, &Entry)> {
+        let index = key >> 8;
+        let slot = self.slots.get(index as usize).filter(|slot| u32::from(slot.name) == key & 0xFF)?;
+        Some((index, &slot.entry))
+    }
+
+    fn owned_region(&self, lkey: LKey) -> Result<(u32, &Region), MrError> {
+        match self.owned(lkey.value()) {
+            Some((index, Entry::Region(region))) => Ok((index, region)),
+            _ => Err(MrError::NoSuchKey(lkey)),
+        }
+    }
+
+    fn region_mut(&mut self, index: u32) -> Option<&mut Region> {
+        match self.slots.get_mut(index as usize).map(|slot| &mut slot.entry) {
+            Some(Entry::Region(region)) => Some(region),
+            _ => None,
+        }
+    }
+
+    /// Rule R-MEM-3 for a region: key, domain, rights, bounds.
+    fn check_region(
         &self,
         pd: PdId,
         key: u32,
-        va: VirtAddr,
-        len: u64,
+        range: Option<(VirtAddr, u64)>,
         need: Access,
-    ) -> Result<(&Region, usize), AccessError> {
-        let region = self.region(key).ok_or(AccessError::UnknownKey)?;
-        if region.pd != pd {
-            return Err(AccessError::WrongPd);
+    ) -> Result<Place, AccessError> {
+        match self.find(key) {
+            Some(Entry::Region(region)) => region.check(key >> 8, pd, range, need),
+            _ => Err(AccessError::UnknownKey),
         }
-        if !region.access.contains(need) {
-            return Err(AccessError::NoRight);
-        }
-        // Rules R-MEM-4, R-MEM-7, R-MEM-8 and R-RSP-47: no sum of two numbers that came from outside, so nothing can
-        // wrap.
-        let size = region.bytes.len() as u64;
-        let start = va.value().checked_sub(region.base.value()).ok_or(AccessError::OutOfBounds)?;
-        if start > size || len > size - start {
-            return Err(AccessError::OutOfBounds);
-        }
-        Ok((region, usize::try_from(start).map_err(|_| AccessError::OutOfBounds)?))
     }
 
-    fn read(
+    /// Rule R-MEM-3 for what a peer reaches: a region or a window.
+    fn check_peer(
         &self,
-        pd: PdId,
-        key: u32,
-        va: VirtAddr,
+        via: Via,
+        rkey: RKey,
+        range: Option<(VirtAddr, u64)>,
         need: Access,
-        out: &mut [u8],
-    ) -> Result<(), AccessError> {
-        let (region, start) = self.check(pd, key, va, out.len() as u64, need)?;
-        out.copy_from_slice(&region.bytes[start..start + out.len()]);
-        Ok(())
+    ) -> Result<Place, AccessError> {
+        match self.find(rkey.value()) {
+            Some(Entry::Region(region)) => region.check(rkey.value() >> 8, via.pd, range, need),
+            Some(Entry::Window(window)) => window.check(via, range, need),
+            Some(Entry::Free) | None => Err(AccessError::UnknownKey),
+        }
     }
 
-    fn range_mut(
-        &mut self,
-        pd: PdId,
-        key: u32,
-        va: VirtAddr,
-        need: Access,
-        len: usize,
-    ) -> Result<&mut [u8], AccessError> {
-        let (_, start) = self.check(pd, key, va, len as u64, need)?;
-        let region = self.region_mut(key).ok_or(AccessError::UnknownKey)?;
-        Ok(&mut region.bytes[start..start + len])
+    fn bytes_at(&self, place: Place, len: usize) -> Result<&[u8], AccessError> {
+        match self.slots.get(place.region as usize).map(|slot| &slot.entry) {
+            Some(Entry::Region(region)) => region.bytes.get(place.start..place.start + len),
+            _ => None,
+        }
+        .ok_or(AccessError::OutOfBounds)
+    }
+
+    fn bytes_at_mut(&mut self, place: Place, len: usize) -> Result<&mut [u8], AccessError> {
+        let region = self.region_mut(place.region).ok_or(AccessError::UnknownKey)?;
+        region.bytes.get_mut(place.start..place.start + len).ok_or(AccessError::OutOfBounds)
     }
 }
 
-/// Rules R-MEM-1, R-MEM-2 and R-MEM-16.
+/// Where an access that was allowed begins.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// Slot of the region.
+    region: u32,
+    /// First byte within it.
+    start: usize,
+}
+
+impl Region {
+    fn check(
+        &self,
+        index: u32,
+        pd: PdId,
+        range: Option<(VirtAddr, u64)>,
+        need: Access,
+    ) -> Result<Place, AccessError> {
+        if self.kind == Kind::FastFree {
+            return Err(AccessError::UnknownKey);
+        }
+        if self.pd != pd {
+            return Err(AccessError::WrongPd);
+        }
+        if !self.access.contains(need) {
+            return Err(AccessError::NoRight);
+        }
+        let start = offset(self.base, self.length as u64, range)?;
+        Ok(Place { region: index, start: usize::try_from(start).map_err(|_| AccessError::OutOfBounds)? })
+    }
+}
+
+/// Where `range` begins within `size` bytes at `base`; 0 for the whole.
+///
+/// Rules R-MEM-4, R-MEM-7, R-MEM-8 and R-RSP-47: there is no sum of two numbers that came from outside, so nothing can wrap.
+fn offset(base: VirtAddr, size: u64, range: Option<(VirtAddr, u64)>) -> Result<u64, AccessError> {
+    let Some((va, len)) = range else { return Ok(0) };
+    let start = va.value().checked_sub(base.value()).ok_or(AccessError::OutOfBounds)?;
+    if start > size || len > size - start { Err(AccessError::OutOfBounds) } else { Ok(start) }
+}
+
+const fn key(index: u32, variant: u8) -> u32 {
+    index << 8 | variant as u32
+}
+
+/// Rules R-MEM-1, R-MEM-2, R-MEM-16 and R-MEM-26.
 fn check_access(access: Access) -> Result<(), MrError> {
-    const OPTIONAL: u32 = 0x3FF0_0000;
-    let known = Access::LOCAL_WRITE
-        | Access::REMOTE_WRITE
-        | Access::REMOTE_READ
-        | Access::REMOTE_ATOMIC
-        | Access::ZERO_BASED;
-    let unknown = access.bits() & !known.bits() & !OPTIONAL;
+    let unknown = access.bits() & !Access::all().bits() & !OPTIONAL;
     if unknown != 0 {
         return Err(MrError::UnknownAccess(unknown));
     }
@@ -230,6 +416,9 @@ fn check_access(access: Access) -> Result<(), MrError> {
     Ok(())
 }
 
+/// Access bits that ask for what a device need not have.
+const OPTIONAL: u32 = 0x3FF0_0000;
+
 impl Memory for MrTable {
     fn check_remote(
         &self,
@@ -239,16 +428,18 @@ impl Memory for MrTable {
         len: u64,
         need: Access,
     ) -> Result<(), AccessError> {
-        self.check(via.pd, rkey.value(), va, len, need).map(|_| ())
+        self.check_peer(via, rkey, Some((va, len)), need).map(|_| ())
     }
 
     fn read_remote(&self, via: Via, rkey: RKey, va: VirtAddr, out: &mut [u8]) -> Result<(), AccessError> {
-        self.read(via.pd, rkey.value(), va, Access::REMOTE_READ, out)
+        let place = self.check_peer(via, rkey, Some((va, out.len() as u64)), Access::REMOTE_READ)?;
+        out.copy_from_slice(self.bytes_at(place, out.len())?);
+        Ok(())
     }
 
     fn write_remote(&mut self, via: Via, rkey: RKey, va: VirtAddr, data: &[u8]) -> Result<(), AccessError> {
-        let range = self.range_mut(via.pd, rkey.value(), va, Access::REMOTE_WRITE, data.len())?;
-        range.copy_from_slice(data);
+        let place = self.check_peer(via, rkey, Some((va, data.len() as u64)), Access::REMOTE_WRITE)?;
+        self.bytes_at_mut(place, data.len())?.copy_from_slice(data);
         Ok(())
     }
 
@@ -259,12 +450,48 @@ impl Memory for MrTable {
         va: VirtAddr,
         op: AtomicOp,
     ) -> Result<u64, AccessError> {
-        let range = self.range_mut(via.pd, rkey.value(), va, Access::REMOTE_ATOMIC, 8)?;
+        let place = self.check_peer(via, rkey, Some((va, 8)), Access::REMOTE_ATOMIC)?;
+        let range = self.bytes_at_mut(place, 8)?;
         let mut word = [0; 8];
         word.copy_from_slice(range);
         let original = u64::from_ne_bytes(word);
         range.copy_from_slice(&op.apply(original).to_ne_bytes());
         Ok(original)
+    }
+
+    fn atomic_write_remote(
+        &mut self,
+        via: Via,
+        rkey: RKey,
+        va: VirtAddr,
+        data: [u8; 8],
+    ) -> Result<(), AccessError> {
+        // The device's owner cannot look in between, so that any copy is one store.
+        self.write_remote(via, rkey, va, &data)
+    }
+
+    fn flush_remote(
+        &mut self,
+        via: Via,
+        rkey: RKey,
+        range: Option<(VirtAddr, u64)>,
+        need: Access,
+    ) -> Result<(), AccessError> {
+        // What was written is where every reader of this process looks already. Whether it outlasts a power
+        // failure is for whoever gave the region FLUSH_PERSISTENT to know (rule R-RSP-61).
+        self.check_peer(via, rkey, range, need).map(|_| ())
+    }
+
+    fn execute(&mut self, via: Via, op: &LocalOp) -> Result<(), KeyError> {
+        match *op {
+            LocalOp::Invalidate { rkey } => self.invalidate(via, rkey),
+            LocalOp::Register { mr, variant, iova, length, access } => {
+                self.fast_register(via, mr, variant, (iova, length), access)
+            }
+            LocalOp::Bind { mw, variant, mr, va, length, access } => {
+                self.bind(via, (mw, variant), mr, (va, length), access)
+            }
+        }
     }
 
     fn check_local(
@@ -275,20 +502,26 @@ impl Memory for MrTable {
         len: u64,
         need: Access,
     ) -> Result<(), AccessError> {
-        self.check(pd, lkey.value(), va, len, need).map(|_| ())
+        self.check_region(pd, lkey.value(), Some((va, len)), need).map(|_| ())
     }
 
     fn read_local(&self, pd: PdId, lkey: LKey, va: VirtAddr, out: &mut [u8]) -> Result<(), AccessError> {
-        self.read(pd, lkey.value(), va, Access::empty(), out)
+        let range = Some((va, out.len() as u64));
+        let place = self.check_region(pd, lkey.value(), range, Access::empty())?;
+        out.copy_from_slice(self.bytes_at(place, out.len())?);
+        Ok(())
     }
 
     // Rule R-MEM-10.
     fn write_local(&mut self, pd: PdId, lkey: LKey, va: VirtAddr, data: &[u8]) -> Result<(), AccessError> {
-        let range = self.range_mut(pd, lkey.value(), va, Access::LOCAL_WRITE, data.len())?;
-        range.copy_from_slice(data);
+        let range = Some((va, data.len() as u64));
+        let place = self.check_region(pd, lkey.value(), range, Access::LOCAL_WRITE)?;
+        self.bytes_at_mut(place, data.len())?.copy_from_slice(data);
         Ok(())
     }
 }
 
+#[cfg(test)]
+mod key_tests;
 #[cfg(test)]
 mod tests;

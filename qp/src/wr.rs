@@ -1,9 +1,9 @@
 //! Work requests as a program posts them, and the checks before they are taken.
 
 use bytes::Bytes;
-use transport::wqe::{SendFlags, SendOp, SendWqe, Sge, SgeList};
-use transport::{PdId, RecvWqe, responder};
-use wire::{Mtu, QKey, Qpn, RKey, VirtAddr, WrId};
+use transport::wqe::{Placement, SendFlags, SendOp, SendWqe, Sge, SgeList};
+use transport::{Access, LocalOp, PdId, RecvWqe, responder};
+use wire::{LKey, Mtu, QKey, Qpn, RKey, VirtAddr, WrId};
 
 use crate::state::QpType;
 
@@ -88,6 +88,19 @@ pub struct SendTo {
     pub qkey: QKey,
 }
 
+/// What a memory window opens on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MwRange {
+    /// Key of the region.
+    pub mr: LKey,
+    /// First byte, as the region numbers it.
+    pub va: VirtAddr,
+    /// Bytes; none for a type 1 window unbinds it.
+    pub length: u64,
+    /// Rights for peers, and [`Access::ZERO_BASED`].
+    pub access: Access,
+}
+
 /// What a send is held against.
 pub(crate) struct SendLimits<'a> {
     pub(crate) qp_type: QpType,
@@ -159,6 +172,51 @@ impl SendWr {
         Self::new(wr_id, SendOp::FetchAdd { va, rkey, add }, &[sge])
     }
 
+    /// A SEND after which the peer's key `rkey` is valid no more: one of a fast-registered region or type 2 window.
+    #[must_use]
+    pub fn send_inv(wr_id: u64, sges: &[Sge], rkey: RKey) -> Self {
+        Self::new(wr_id, SendOp::SendInv { rkey }, sges)
+    }
+
+    /// A WRITE of the eight bytes of `sge` in one store; `va` is a multiple of eight.
+    #[must_use]
+    pub fn atomic_write(wr_id: u64, sge: Sge, va: VirtAddr, rkey: RKey) -> Self {
+        Self::new(wr_id, SendOp::AtomicWrite { va, rkey }, &[sge])
+    }
+
+    /// A FLUSH of `length` bytes at `va`: it completes when earlier WRITEs to them have reached `placement`.
+    #[must_use]
+    pub fn flush(wr_id: u64, va: VirtAddr, rkey: RKey, length: u32, placement: Placement) -> Self {
+        Self::new(wr_id, SendOp::Flush { va, rkey, length, placement, whole: false }, &[])
+    }
+
+    /// A FLUSH of the whole region or window of `rkey`.
+    #[must_use]
+    pub fn flush_region(wr_id: u64, rkey: RKey, placement: Placement) -> Self {
+        let (va, length) = (VirtAddr::new(0), 0);
+        Self::new(wr_id, SendOp::Flush { va, rkey, length, placement, whole: true }, &[])
+    }
+
+    /// LOCAL_INV: the key of an own fast-registered region or type 2 window is valid no more.
+    #[must_use]
+    pub fn local_inv(wr_id: u64, rkey: RKey) -> Self {
+        Self::new(wr_id, SendOp::Local(LocalOp::Invalidate { rkey }), &[])
+    }
+
+    /// REG_MR: registers the first `length` bytes of region `mr`, made by [`crate::Nic::alloc_mr`], at `iova`. Its
+    /// key gets the low byte `variant`.
+    #[must_use]
+    pub fn reg_mr(wr_id: u64, mr: LKey, variant: u8, iova: VirtAddr, length: u64, access: Access) -> Self {
+        Self::new(wr_id, SendOp::Local(LocalOp::Register { mr, variant, iova, length, access }), &[])
+    }
+
+    /// BIND_MW: opens type 2 window `mw` on `range` of a region. Its key gets the low byte `variant`.
+    #[must_use]
+    pub fn bind_mw(wr_id: u64, mw: RKey, variant: u8, range: &MwRange) -> Self {
+        let &MwRange { mr, va, length, access } = range;
+        Self::new(wr_id, SendOp::Local(LocalOp::Bind { mw, variant, mr, va, length, access }), &[])
+    }
+
     /// With a completion also on success.
     #[must_use]
     pub fn signaled(self) -> Self {
@@ -193,7 +251,7 @@ impl SendWr {
     pub(crate) fn check(self, limits: &SendLimits<'_>) -> Result<SendWqe, PostError> {
         let &SendLimits { qp_type, cap, sq_sig_all, port_mtu } = limits;
         let possible = match qp_type {
-            QpType::Uc => matches!(self.op, SendOp::Send { .. } | SendOp::Write { .. }),
+            QpType::Uc => matches!(self.op, SendOp::Send { .. } | SendOp::Write { .. } | SendOp::Local(_)),
             QpType::Ud | QpType::Gsi => matches!(self.op, SendOp::Send { .. }),
             _ => true,
         };
@@ -210,7 +268,7 @@ impl SendWr {
             }
             SendData::Inline(data) => {
                 // Rule R-REQ-16.
-                if self.op.has_response_data() {
+                if !self.op.carries_data() {
                     return Err(PostError::NotInline);
                 }
                 if data.len() > cap.max_inline_data as usize {
@@ -220,8 +278,16 @@ impl SendWr {
                 (SgeList::new(), Some(data), total)
             }
         };
-        if self.op.is_atomic() && total != 8 {
-            return Err(PostError::AtomicLength(total));
+        match self.op {
+            SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. } | SendOp::AtomicWrite { .. } if total != 8 => {
+                return Err(PostError::AtomicLength(total));
+            }
+            SendOp::Flush { .. } | SendOp::Local(_) if !sges.is_empty() => return Err(PostError::NoData),
+            SendOp::Flush { placement, .. } if placement.is_empty() => return Err(PostError::NoPlacement),
+            SendOp::Flush { length, .. } if length > responder::MAX_MESSAGE => {
+                return Err(PostError::TooLong(u64::from(length)));
+            }
+            _ => {}
         }
         // Rule R-REQ-34.
         if !qp_type.is_connected() && total > u64::from(port_mtu.bytes()) {
@@ -304,12 +370,24 @@ pub enum PostError {
         /// Bytes possible.
         max: u32,
     },
-    /// Only SEND and WRITE can be inline.
-    #[error("only SEND and WRITE can carry inline data")]
+    /// Only SEND, WRITE and ATOMIC WRITE can be inline.
+    #[error("only SEND, WRITE and ATOMIC WRITE can carry inline data")]
     NotInline,
-    /// An atomic's result has eight bytes.
+    /// An atomic's result, and what an ATOMIC WRITE stores, has eight bytes.
     #[error("an atomic needs exactly 8 bytes of local memory, not {0}")]
     AtomicLength(u64),
+    /// FLUSH and work requests on keys have no data.
+    #[error("FLUSH and work requests on keys take no local memory")]
+    NoData,
+    /// A FLUSH has to say where to.
+    #[error("a FLUSH needs a placement: GLOBAL, PERSISTENT or both")]
+    NoPlacement,
+    /// No such memory window.
+    #[error("there is no memory window with this key")]
+    NoSuchWindow,
+    /// A type 1 window is bound by a verb, a type 2 window by a work request.
+    #[error("a type 1 window is bound by bind_mw, a type 2 window by a BIND_MW work request")]
+    WindowType,
     /// Longer than a message can be.
     #[error("{0} bytes are more than the longest message, 2^31")]
     TooLong(u64),

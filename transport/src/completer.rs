@@ -1,11 +1,11 @@
 //! The completer: what each answer means for the requests that are open.
 //!
 //! Answers are handled in PSN order. Whatever an answer at PSN P implies for the PSNs before P is done first:
-//! SENDs and WRITEs before it are complete, and a READ or atomic before it that has no answer of its own is
-//! missing one, which is an implied NAK.
+//! SENDs and WRITEs before it are complete, and a READ, atomic, ATOMIC WRITE or FLUSH before it that has no answer
+//! of its own is missing one, which is an implied NAK.
 
 use wire::opcode::Kind;
-use wire::{NakCode, Packet, Psn, Syndrome};
+use wire::{NakCode, Operation, Packet, Psn, Syndrome};
 
 use crate::completion::WcStatus;
 use crate::drop::DropReason;
@@ -19,7 +19,7 @@ use crate::wqe::{SendOp, SendWqe};
 enum Passed {
     /// Everything before it is answered.
     All,
-    /// A READ or atomic before it lacks its answer.
+    /// A request before it lacks an answer of its own.
     Blocked,
     /// What is before it ended the connection.
     Failed,
@@ -94,9 +94,16 @@ impl Requester {
         let params = ctx.params;
         let Some(wqe) = self.sq.front() else { return Err(DropReason::GhostResponse) };
         // Rule R-CMP-16.
-        let (Some((first, n)), SendOp::Read { .. }) = (wqe.psns, wqe.op) else {
-            self.fail(ctx, WcStatus::BadRespErr, 0);
-            return Ok(());
+        let (first, n) = match (wqe.psns, wqe.op) {
+            (Some(psns), SendOp::Read { .. }) => psns,
+            (Some(_), SendOp::AtomicWrite { .. } | SendOp::Flush { .. }) => {
+                self.on_done(ctx, packet, psn);
+                return Ok(());
+            }
+            _ => {
+                self.fail(ctx, WcStatus::BadRespErr, 0);
+                return Ok(());
+            }
         };
         let index = psn.steps_from(first);
         let offset = index * params.mtu_bytes();
@@ -121,6 +128,19 @@ impl Requester {
             self.fail_local_if_oldest(ctx);
         }
         Ok(())
+    }
+
+    /// An ATOMIC WRITE or FLUSH is answered by READ response ONLY without payload (rules R-WIR-29 and R-CMP-28).
+    fn on_done(&mut self, ctx: &mut Ctx<'_>, packet: &Packet<'_>, psn: Psn) {
+        let positive = packet.aeth().is_some_and(|aeth| aeth.syndrome().is_ack());
+        let only = packet.info().operation == Operation::ReadResponseOnly;
+        if !positive || !only || !packet.payload().is_empty() {
+            self.fail(ctx, WcStatus::BadRespErr, 0);
+            return;
+        }
+        self.progress(ctx, psn.wrapping_add(1));
+        self.complete_oldest(ctx);
+        self.fail_local_if_oldest(ctx);
     }
 
     fn on_atomic_acknowledge(
@@ -155,7 +175,7 @@ impl Requester {
     }
 
     /// Takes SENDs and WRITEs before `end` as answered, completing those that end there (rule R-CMP-2). Stops
-    /// at a READ or atomic: that is answered only by its own response.
+    /// at a request that only its own response answers.
     fn acknowledge_before(&mut self, ctx: &mut Ctx<'_>, end: Psn) -> Passed {
         let passed = self.pass(ctx, end);
         if self.fail_local_if_oldest(ctx) { Passed::Failed } else { passed }
@@ -165,7 +185,7 @@ impl Requester {
         while self.una != end {
             let Some(wqe) = self.sq.front() else { return Passed::All };
             let Some(last) = wqe.last_psn() else { return Passed::All };
-            if wqe.op.has_response_data() {
+            if wqe.op.has_own_response() {
                 return Passed::Blocked;
             }
             if end.diff(last) > 0 {

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use wire::{Packet, Qpn, WrId};
+use wire::{Packet, Qpn, RKey, WrId};
 
 use crate::ports::{Ctx, Side};
 use crate::wqe::RecvWqe;
@@ -21,6 +21,8 @@ pub enum WcStatus {
     LocProtErr = 4,
     /// The queue pair went to the error state before it was done.
     WrFlushErr = 5,
+    /// A memory window was not bound.
+    MwBindErr = 6,
     /// The peer's answer makes no sense.
     BadRespErr = 7,
     /// The peer says: the request breaks a rule.
@@ -47,6 +49,7 @@ impl WcStatus {
             Self::LocQpOpErr => "LOC_QP_OP_ERR",
             Self::LocProtErr => "LOC_PROT_ERR",
             Self::WrFlushErr => "WR_FLUSH_ERR",
+            Self::MwBindErr => "MW_BIND_ERR",
             Self::BadRespErr => "BAD_RESP_ERR",
             Self::RemInvReqErr => "REM_INV_REQ_ERR",
             Self::RemAccessErr => "REM_ACCESS_ERR",
@@ -78,6 +81,16 @@ pub enum WcOpcode {
     CompSwap = 3,
     /// Fetch and add.
     FetchAdd = 4,
+    /// A memory window was bound.
+    BindMw = 5,
+    /// A key was invalidated.
+    LocalInv = 6,
+    /// FLUSH.
+    Flush = 8,
+    /// ATOMIC WRITE.
+    AtomicWrite = 9,
+    /// A fast registration; the kernel's number, since the verbs of programs have none.
+    RegMr = 10,
     /// A SEND arrived.
     Recv = 128,
     /// A WRITE with immediate data arrived.
@@ -97,6 +110,8 @@ pub struct Completion {
     pub byte_len: u32,
     /// Immediate data that arrived, in wire order.
     pub imm: Option<[u8; 4]>,
+    /// The key that the peer's SEND invalidated.
+    pub invalidated: Option<RKey>,
     /// The queue pair.
     pub qp_num: Qpn,
     /// The peer's queue pair, for receives.
@@ -119,6 +134,7 @@ impl Completion {
             opcode,
             byte_len: 0,
             imm: None,
+            invalidated: None,
             qp_num,
             src_qp: Qpn::new(0),
             vendor_err: 0,
@@ -141,6 +157,7 @@ impl Completion {
         Self {
             byte_len,
             imm: packet.imm_dt().map(wire::ext::ImmDt::bytes),
+            invalidated: packet.ieth().map(wire::ext::Ieth::rkey),
             src_qp,
             // Rule R-RSP-37.
             solicited: packet.bth().solicited(),

@@ -14,6 +14,7 @@ use wire::{
 
 use crate::completion::{Completion, WcStatus};
 use crate::drop::DropReason;
+use crate::local::{KeyError, LocalOp};
 use crate::params::RcParams;
 use crate::ports::{Access, AccessError, AtomicOp, Ctx, Effects, Memory, PdId, RecvQueue, Side, Via};
 use crate::profile::Behaviour;
@@ -30,8 +31,12 @@ pub(crate) const KEY: u32 = 0x100;
 /// Its size.
 pub(crate) const SIZE: usize = 1 << 16;
 
-pub(crate) const ALL: Access =
-    Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
+pub(crate) const ALL: Access = Access::LOCAL_WRITE
+    .union(Access::REMOTE_WRITE)
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_ATOMIC)
+    .union(Access::FLUSH_GLOBAL)
+    .union(Access::FLUSH_PERSISTENT);
 
 struct Region {
     key: u32,
@@ -40,26 +45,33 @@ struct Region {
     bytes: Vec<u8>,
 }
 
-/// Registered memory: a list of regions.
+/// Registered memory: a list of regions, and what was done with keys.
 #[derive(Default)]
-pub(crate) struct Ram(Vec<Region>);
+pub(crate) struct Ram {
+    regions: Vec<Region>,
+    /// Local operations and invalidations that were carried out, in order.
+    pub(crate) executed: Vec<LocalOp>,
+    /// FLUSHes that were carried out: the range, and where to.
+    pub(crate) flushed: Vec<(Option<(VirtAddr, u64)>, Access)>,
+}
 
 impl Ram {
     pub(crate) fn add(&mut self, key: u32, base: u64, access: Access, bytes: Vec<u8>) {
-        self.0.push(Region { key, base, access, bytes });
+        self.regions.push(Region { key, base, access, bytes });
     }
 
     pub(crate) fn remove(&mut self, key: u32) {
-        self.0.retain(|region| region.key != key);
+        self.regions.retain(|region| region.key != key);
     }
 
     pub(crate) fn bytes(&mut self, key: u32) -> &mut [u8] {
-        &mut self.0.iter_mut().find(|region| region.key == key).unwrap().bytes
+        &mut self.regions.iter_mut().find(|region| region.key == key).unwrap().bytes
     }
 
     fn find(&self, pd: PdId, key: u32, va: VirtAddr, len: u64, need: Access) -> Result<usize, AccessError> {
-        let index = self.0.iter().position(|region| region.key == key).ok_or(AccessError::UnknownKey)?;
-        let region = &self.0[index];
+        let index =
+            self.regions.iter().position(|region| region.key == key).ok_or(AccessError::UnknownKey)?;
+        let region = &self.regions[index];
         if pd != PD {
             return Err(AccessError::WrongPd);
         }
@@ -80,7 +92,7 @@ impl Ram {
         need: Access,
     ) -> Result<&mut [u8], AccessError> {
         let index = self.find(pd, key, va, len as u64, need)?;
-        let region = &mut self.0[index];
+        let region = &mut self.regions[index];
         let start = usize::try_from(va.value() - region.base).unwrap();
         Ok(&mut region.bytes[start..start + len])
     }
@@ -93,7 +105,7 @@ impl Ram {
         need: Access,
         out: &mut [u8],
     ) -> Result<(), AccessError> {
-        let region = &self.0[self.find(pd, key, va, out.len() as u64, need)?];
+        let region = &self.regions[self.find(pd, key, va, out.len() as u64, need)?];
         let start = usize::try_from(va.value() - region.base).unwrap();
         out.copy_from_slice(&region.bytes[start..start + out.len()]);
         Ok(())
@@ -132,6 +144,43 @@ impl Memory for Ram {
         let original = u64::from_ne_bytes((&*word).try_into().unwrap());
         word.copy_from_slice(&op.apply(original).to_ne_bytes());
         Ok(original)
+    }
+
+    fn atomic_write_remote(
+        &mut self,
+        via: Via,
+        rkey: RKey,
+        va: VirtAddr,
+        data: [u8; 8],
+    ) -> Result<(), AccessError> {
+        self.write_remote(via, rkey, va, &data)
+    }
+
+    fn flush_remote(
+        &mut self,
+        via: Via,
+        rkey: RKey,
+        range: Option<(VirtAddr, u64)>,
+        need: Access,
+    ) -> Result<(), AccessError> {
+        let (va, len) = range.unwrap_or((VirtAddr::new(BASE), 0));
+        self.find(via.pd, rkey.value(), va, len, need)?;
+        self.flushed.push((range, need));
+        Ok(())
+    }
+
+    /// An invalidation takes the region away; other operations are noted, but a binding of nothing fails.
+    fn execute(&mut self, _: Via, op: &LocalOp) -> Result<(), KeyError> {
+        match *op {
+            LocalOp::Invalidate { rkey } if !self.regions.iter().any(|r| r.key == rkey.value()) => {
+                return Err(KeyError::UnknownKey);
+            }
+            LocalOp::Invalidate { rkey } => self.remove(rkey.value()),
+            LocalOp::Bind { length: 0, .. } => return Err(KeyError::Empty),
+            LocalOp::Bind { .. } | LocalOp::Register { .. } => {}
+        }
+        self.executed.push(*op);
+        Ok(())
     }
 
     fn check_local(

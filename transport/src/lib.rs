@@ -13,6 +13,7 @@ pub mod datagram;
 pub mod drop;
 #[cfg(test)]
 mod kit;
+pub mod local;
 #[cfg(test)]
 mod pair_tests;
 pub mod params;
@@ -30,10 +31,11 @@ pub use completion::{Completion, WcOpcode, WcStatus};
 pub use counters::Counters;
 pub use datagram::Datagrams;
 pub use drop::DropReason;
+pub use local::{KeyError, LocalOp};
 pub use params::RcParams;
 pub use ports::{Access, AccessError, AtomicOp, Ctx, Effects, Memory, PdId, RecvQueue, Via};
 pub use profile::{Behaviour, Profile, UnknownProfile};
 pub use requester::Requester;
 pub use responder::Responder;
 pub use unreliable::{Receiver, Sender};
-pub use wqe::{Datagram, RecvWqe, SendFlags, SendOp, SendWqe, Sge, SgeList};
+pub use wqe::{Datagram, Placement, RecvWqe, SendFlags, SendOp, SendWqe, Sge, SgeList};

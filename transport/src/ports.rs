@@ -4,6 +4,7 @@ use wire::{Instant, LKey, NakCode, Qpn, RKey, VirtAddr};
 
 use crate::completion::Completion;
 use crate::counters::Counters;
+use crate::local::{KeyError, LocalOp};
 use crate::params::RcParams;
 use crate::wqe::RecvWqe;
 
@@ -60,6 +61,9 @@ pub enum AccessError {
     /// The region is of another protection domain.
     #[error("the memory region is of another protection domain")]
     WrongPd,
+    /// The window is bound for another queue pair.
+    #[error("the memory window is bound for another queue pair")]
+    WrongQp,
     /// The region does not give this right.
     #[error("the memory region does not give this right")]
     NoRight,
@@ -137,6 +141,37 @@ pub trait Memory {
     /// As [`Memory::check_remote`]; then nothing changes.
     fn atomic_remote(&mut self, via: Via, rkey: RKey, va: VirtAddr, op: AtomicOp)
     -> Result<u64, AccessError>;
+
+    /// Stores eight bytes at `va` at once, in the order they came in (ATOMIC WRITE).
+    ///
+    /// # Errors
+    /// As [`Memory::check_remote`]; then nothing changes.
+    fn atomic_write_remote(
+        &mut self,
+        via: Via,
+        rkey: RKey,
+        va: VirtAddr,
+        data: [u8; 8],
+    ) -> Result<(), AccessError>;
+
+    /// Brings what was written to `range`, or to all of the region or window, to where `need` says: other readers
+    /// of the host ([`Access::FLUSH_GLOBAL`]), storage ([`Access::FLUSH_PERSISTENT`]).
+    ///
+    /// # Errors
+    /// As [`Memory::check_remote`].
+    fn flush_remote(
+        &mut self,
+        via: Via,
+        rkey: RKey,
+        range: Option<(VirtAddr, u64)>,
+        need: Access,
+    ) -> Result<(), AccessError>;
+
+    /// Carries out a local operation of a queue pair, or the invalidation that its peer asks for.
+    ///
+    /// # Errors
+    /// Why not; then nothing has changed.
+    fn execute(&mut self, via: Via, op: &LocalOp) -> Result<(), KeyError>;
 
     /// Whether the owner may use `len` bytes at `va` with the rights `need`.
     ///

@@ -1,4 +1,4 @@
-//! The responder's memory of READs and atomics it has answered, for requests that come again.
+//! The responder's memory of READs, atomics, ATOMIC WRITEs and FLUSHes it has answered, for requests that come again.
 
 use std::collections::VecDeque;
 
@@ -16,6 +16,8 @@ pub enum Answer {
         /// Bytes.
         len: u32,
     },
+    /// An ATOMIC WRITE.
+    AtomicWrite,
     /// An atomic that found this value.
     Atomic {
         /// The value found.
@@ -30,10 +32,15 @@ struct Record {
     answer: Answer,
 }
 
-/// The last `max_dest_rd_atomic` answers, oldest first (rules R-RSP-6 and R-RSP-7).
+/// FLUSHes that are remembered: as many as a peer may have open at once.
+const MAX_FLUSHES: usize = 512;
+
+/// The last `max_dest_rd_atomic` answers, oldest first (rules R-RSP-6 and R-RSP-7), and the last FLUSHes.
 #[derive(Clone, Debug, Default)]
 pub struct Replay {
     records: VecDeque<Record>,
+    /// PSNs of the last FLUSHes.
+    flushes: VecDeque<Psn>,
 }
 
 impl Replay {
@@ -51,7 +58,7 @@ impl Replay {
     pub fn atomic(&self, psn: Psn) -> Option<u64> {
         self.records.iter().rev().find(|r| r.first == psn).and_then(|r| match r.answer {
             Answer::Atomic { original } => Some(original),
-            Answer::Read { .. } => None,
+            Answer::Read { .. } | Answer::AtomicWrite => None,
         })
     }
 
@@ -59,6 +66,28 @@ impl Replay {
     #[must_use]
     pub fn begins_read(&self, psn: Psn) -> bool {
         self.records.iter().any(|r| r.first == psn && matches!(r.answer, Answer::Read { .. }))
+    }
+
+    /// Whether an ATOMIC WRITE at `psn` was answered.
+    #[must_use]
+    pub fn atomic_write(&self, psn: Psn) -> bool {
+        let newest = self.records.iter().rev().find(|r| r.first == psn);
+        newest.is_some_and(|r| r.answer == Answer::AtomicWrite)
+    }
+
+    /// Remembers that the FLUSH at `psn` was answered. It takes no place of the others', since a requester
+    /// does not count it among them (rule R-RSP-60).
+    pub fn remember_flush(&mut self, psn: Psn) {
+        if self.flushes.len() >= MAX_FLUSHES {
+            self.flushes.pop_front();
+        }
+        self.flushes.push_back(psn);
+    }
+
+    /// Whether a FLUSH at `psn` was answered.
+    #[must_use]
+    pub fn flush(&self, psn: Psn) -> bool {
+        self.flushes.contains(&psn)
     }
 
     /// Whether a READ of `len` bytes at `va` under `rkey`, repeated from `psn` on, lies inside one that was

@@ -10,6 +10,7 @@ use wire::opcode::{Operation, Transport};
 use wire::{Instant, Psn};
 
 use crate::completion::{Completion, WcStatus};
+use crate::local::LocalOp;
 use crate::params::RcParams;
 use crate::ports::{Ctx, Side};
 use crate::segment::NextPacket;
@@ -26,7 +27,7 @@ pub struct Requester {
     pub(crate) una: Psn,
     snd: Psn,
     pub(crate) high: Psn,
-    /// Last PSNs of the READ requests and atomics that are open.
+    /// Last PSNs of the requests that are open and count against the READ depth.
     open_reads: VecDeque<Psn>,
     retry_left: u8,
     rnr_left: u8,
@@ -149,12 +150,19 @@ impl Requester {
         if ctx.out.fatal || self.rnr_until.is_some() {
             return None;
         }
-        self.skip_finished();
-        if self.local_error.is_some_and(|(index, _)| index == self.cur) {
-            return None;
-        }
-        if self.sq.get(self.cur)?.psns.is_none() && !self.start(ctx) {
-            return None;
+        loop {
+            self.skip_finished();
+            if self.local_error.is_some_and(|(index, _)| index == self.cur) {
+                return None;
+            }
+            let (psns, op) = self.sq.get(self.cur).map(|wqe| (wqe.psns, wqe.op))?;
+            match (psns, op) {
+                (Some(_), _) => break,
+                (None, SendOp::Local(op)) if !self.run_local(ctx, &op) => return None,
+                (None, SendOp::Local(_)) => {}
+                (None, _) if !self.start(ctx) => return None,
+                (None, _) => break,
+            }
         }
         let next = self.next_packet(ctx.params)?;
         // Rule R-REQ-6.
@@ -234,7 +242,7 @@ impl Requester {
         if self.draining || fenced {
             return false;
         }
-        if wqe.op.has_response_data() && ctx.params.max_rd_atomic == 0 {
+        if wqe.op.takes_depth() && ctx.params.max_rd_atomic == 0 {
             // Rule R-REQ-9: the depth was taken away after it was posted.
             self.fail_in_order(ctx, WcStatus::LocQpOpErr);
             return false;
@@ -247,6 +255,24 @@ impl Requester {
         // Rules R-REQ-3 to R-REQ-5.
         let span = if wqe.op.is_atomic() { 1 } else { ctx.params.packets(wqe.length) };
         self.sq[self.cur].psns = Some((self.high, span));
+        true
+    }
+
+    /// Carries out the local operation at `cur` where the rules let it; false where it has to wait or has failed.
+    /// It takes no PSN, so that going back passes over it (rule R-REQ-46).
+    fn run_local(&mut self, ctx: &mut Ctx<'_>, op: &LocalOp) -> bool {
+        let fenced = self.sq[self.cur].flags.contains(SendFlags::FENCE);
+        // Rule R-REQ-47.
+        let open = if op.waits_for_all() { self.cur != 0 } else { !self.open_reads.is_empty() };
+        if self.draining || fenced && open {
+            return false;
+        }
+        if ctx.memory.execute(ctx.params.via(), op).is_err() {
+            self.fail_in_order(ctx, op.failure());
+            return false;
+        }
+        self.sq[self.cur].psns = Some((self.high, 0));
+        self.complete_local(ctx);
         true
     }
 
@@ -283,6 +309,14 @@ impl Requester {
         match wqe.op {
             SendOp::CmpSwap { .. } => next.operation = Operation::CmpSwap,
             SendOp::FetchAdd { .. } => next.operation = Operation::FetchAdd,
+            SendOp::AtomicWrite { .. } => {
+                next.operation = Operation::AtomicWrite;
+                next.payload = wqe.length;
+            }
+            SendOp::Flush { .. } => {
+                next.operation = Operation::Flush;
+                next.opens_read = false;
+            }
             _ => {
                 // Rule R-REQ-28: from the PSN that is missing on.
                 let end = read_request_end(index, n, params.window);
@@ -340,12 +374,25 @@ impl Requester {
         }
     }
 
-    /// Completes the oldest request with success: requests complete in the order of posting (rule R-CMP-23), each
-    /// once (rule R-CQE-6), and unsignalled ones in silence (rule R-REQ-37).
+    /// Completes the oldest request with success, and local operations behind it that have been carried out: requests
+    /// complete in the order of posting (rule R-CMP-23), each once (rule R-CQE-6), and unsignalled ones in silence
+    /// (rule R-REQ-37).
     pub(crate) fn complete_oldest(&mut self, ctx: &mut Ctx<'_>) {
+        self.complete_one(ctx);
+        self.complete_local(ctx);
+    }
+
+    fn complete_one(&mut self, ctx: &mut Ctx<'_>) {
         let Some(wqe) = self.pop_oldest() else { return };
         if wqe.flags.contains(SendFlags::SIGNALED) {
             ctx.out.completions.push((Side::Send, wqe.completion(WcStatus::Success, ctx.params.qpn)));
+        }
+    }
+
+    /// Completes the local operations that have been carried out and have nothing older before them.
+    fn complete_local(&mut self, ctx: &mut Ctx<'_>) {
+        while let Some(SendWqe { op: SendOp::Local(_), psns: Some(_), .. }) = self.sq.front() {
+            self.complete_one(ctx);
         }
     }
 
@@ -463,6 +510,8 @@ pub(crate) fn read_request_end(index: u32, n: u32, window: u32) -> u32 {
     ((index / piece + 1).saturating_mul(piece)).min(n)
 }
 
+#[cfg(test)]
+mod extension_tests;
 #[cfg(test)]
 mod invariants;
 #[cfg(test)]

@@ -11,12 +11,13 @@ use wire::{Msn, NakCode, Operation, Packet, Psn, RKey, Syndrome, VirtAddr};
 
 use crate::completion::{Completion, WcOpcode, WcStatus, fail_receive};
 use crate::drop::DropReason;
+use crate::local::LocalOp;
 use crate::params::RcParams;
 use crate::ports::{Access, AccessError, AtomicOp, Ctx, RecvQueue, Side};
 use crate::replay::{Answer, Replay};
 use crate::segment::length_fits;
 use crate::sge::scatter;
-use crate::wqe::RecvWqe;
+use crate::wqe::{Placement, RecvWqe};
 
 mod reply;
 #[cfg(test)]
@@ -99,6 +100,8 @@ enum Outcome {
     Answered,
     /// No receive is posted.
     NotReady,
+    /// A SEND is executed, but the key to invalidate is none that can be: its receive fails.
+    BadKey(RecvWqe),
 }
 
 impl Responder {
@@ -191,6 +194,13 @@ impl Responder {
                 }
             }
             Ok(Outcome::Answered) => {}
+            Ok(Outcome::BadKey(wqe)) => {
+                // Rule R-RSP-21: the peer is told that all went well.
+                self.epsn = psn.wrapping_add(1);
+                self.queue_ack(ctx.params, psn, Syndrome::ACK);
+                self.message = Message::Send { wqe, received: 0 };
+                self.fail(ctx, &Refusal::INVALID);
+            }
             Ok(Outcome::NotReady) => {
                 ctx.out.counters.out_of_buffer += 1;
                 // Rule R-RSP-18: nothing else has changed.
@@ -253,8 +263,19 @@ impl Responder {
                 });
                 Ok(())
             }
+            Kind::AtomicWrite if self.replay.atomic_write(psn) => self.repeat_done(ctx, psn),
+            Kind::Flush if self.replay.flush(psn) => self.repeat_done(ctx, psn),
             _ => Err(DropReason::DuplicateUnknown),
         }
+    }
+
+    /// Answers an ATOMIC WRITE or FLUSH again (rule R-RSP-6).
+    fn repeat_done(&mut self, ctx: &Ctx<'_>, psn: Psn) -> Result<(), DropReason> {
+        if self.is_queued(psn, ctx.params) {
+            return Err(DropReason::DuplicatePending);
+        }
+        self.replies.push_back(Reply::done(psn, self.msn, true));
+        Ok(())
     }
 
     fn execute(
@@ -265,10 +286,12 @@ impl Responder {
     ) -> Result<Outcome, Refusal> {
         self.check_op_seq(packet)?;
         match packet.info().kind {
-            Kind::Send if packet.ieth().is_none() => self.on_send(ctx, recv, packet),
+            Kind::Send => self.on_send(ctx, recv, packet),
             Kind::Write => self.on_write(ctx, recv, packet),
             Kind::Read => self.on_read(ctx, packet),
             Kind::Atomic => self.on_atomic(ctx, packet),
+            Kind::AtomicWrite => self.on_atomic_write(ctx, packet),
+            Kind::Flush => self.on_flush(ctx, packet),
             _ => Err(Refusal::INVALID),
         }
     }
@@ -313,6 +336,12 @@ impl Responder {
             && let Some(wqe) = self.take_unfinished()
         {
             self.msn = self.msn.next();
+            if let Some(ieth) = packet.ieth() {
+                let invalidate = LocalOp::Invalidate { rkey: ieth.rkey() };
+                if ctx.memory.execute(ctx.params.via(), &invalidate).is_err() {
+                    return Ok(Outcome::BadKey(wqe));
+                }
+            }
             let length = u32::try_from(total).unwrap_or(u32::MAX);
             complete_receive(ctx, &wqe, WcOpcode::Recv, length, packet);
         }
@@ -436,6 +465,47 @@ impl Responder {
         self.replay.remember(psn, 1, Answer::Atomic { original }, ctx.params.max_dest_rd_atomic);
         self.open_reads += 1;
         self.replies.push_back(Reply::Atomic { psn, original, msn: self.msn, repeat: false });
+        Ok(Outcome::Answered)
+    }
+
+    /// Rules R-RSP-57 and R-RSP-58: right of the queue pair, then form, then key, then one store.
+    fn on_atomic_write(&mut self, ctx: &mut Ctx<'_>, packet: &Packet<'_>) -> Result<Outcome, Refusal> {
+        let reth = packet.reth().ok_or(Refusal::INVALID)?;
+        self.check_resource(ctx.params, Access::REMOTE_WRITE)?;
+        let data: [u8; 8] = packet.payload().try_into().map_err(|_| Refusal::INVALID)?;
+        if reth.dma_len() != 8 || reth.va().value() % 8 != 0 {
+            return Err(Refusal::INVALID);
+        }
+        ctx.memory.atomic_write_remote(ctx.params.via(), reth.rkey(), reth.va(), data)?;
+        let psn = packet.bth().psn();
+        self.epsn = psn.wrapping_add(1);
+        self.msn = self.msn.next();
+        self.replay.remember(psn, 1, Answer::AtomicWrite, ctx.params.max_dest_rd_atomic);
+        self.open_reads += 1;
+        self.replies.push_back(Reply::done(psn, self.msn, false));
+        Ok(Outcome::Answered)
+    }
+
+    /// Rules R-RSP-59 to R-RSP-61. Every WRITE before it has been executed, since requests are in PSN order.
+    fn on_flush(&mut self, ctx: &mut Ctx<'_>, packet: &Packet<'_>) -> Result<Outcome, Refusal> {
+        let (feth, reth) = (packet.feth().ok_or(Refusal::INVALID)?, packet.reth().ok_or(Refusal::INVALID)?);
+        let placement = Placement::from_bits(feth.placement()).filter(|placement| !placement.is_empty());
+        let need = placement.ok_or(Refusal::INVALID)?.rights();
+        if !ctx.params.access.contains(need) || !packet.payload().is_empty() {
+            return Err(Refusal::INVALID);
+        }
+        let range = match feth.selectivity() {
+            0 if reth.dma_len() > MAX_MESSAGE => return Err(Refusal::INVALID),
+            0 => Some((reth.va(), u64::from(reth.dma_len()))),
+            1 => None,
+            _ => return Err(Refusal::INVALID),
+        };
+        ctx.memory.flush_remote(ctx.params.via(), reth.rkey(), range, need)?;
+        let psn = packet.bth().psn();
+        self.epsn = psn.wrapping_add(1);
+        self.msn = self.msn.next();
+        self.replay.remember_flush(psn);
+        self.replies.push_back(Reply::done(psn, self.msn, true));
         Ok(Outcome::Answered)
     }
 

@@ -2,7 +2,7 @@
 //!
 //! The requesters of all transports cut their messages here, and nowhere else.
 
-use wire::ext::{AtomicEth, Deth, ImmDt, Reth};
+use wire::ext::{AtomicEth, Deth, Feth, Ieth, ImmDt, Reth};
 use wire::icrc::ICRC_LEN;
 use wire::opcode::{ExtHeader, Info, Operation, PayloadRule, Transport, segment};
 use wire::{Bth, Opcode, Packet, Psn, Qpn};
@@ -26,7 +26,7 @@ pub(crate) struct NextPacket {
     pub(crate) span: u32,
     /// Whether the request ends with it.
     pub(crate) last: bool,
-    /// Whether it is a READ request or an atomic.
+    /// Whether it counts against the READ depth.
     pub(crate) opens_read: bool,
 }
 
@@ -117,6 +117,17 @@ impl NextPacket {
                     let va = va.wrapping_add(u64::from(self.offset));
                     put(body, at, Reth::new(va, rkey, self.dma_len).as_bytes())
                 }
+                (ExtHeader::Reth, SendOp::AtomicWrite { va, rkey }) => {
+                    put(body, at, Reth::new(va, rkey, wqe.length).as_bytes())
+                }
+                (ExtHeader::Reth, SendOp::Flush { va, rkey, length, .. }) => {
+                    put(body, at, Reth::new(va, rkey, length).as_bytes())
+                }
+                (ExtHeader::Feth, SendOp::Flush { placement, whole, .. }) => {
+                    put(body, at, Feth::new(placement.bits(), whole).as_bytes())
+                }
+                // Rule R-REQ-38.
+                (ExtHeader::Ieth, SendOp::SendInv { rkey }) => put(body, at, Ieth::new(rkey).as_bytes()),
                 (ExtHeader::AtomicEth, SendOp::CmpSwap { va, rkey, compare, swap }) => {
                     put(body, at, AtomicEth::new(va, rkey, swap, compare).as_bytes())
                 }
@@ -158,5 +169,5 @@ fn put(body: &mut [u8], at: usize, bytes: &[u8]) -> usize {
 
 /// Rule F28: a solicited event is asked for only where the peer gets a receive completion.
 const fn wakes_receiver(op: &SendOp) -> bool {
-    matches!(op, SendOp::Send { .. } | SendOp::Write { imm: Some(_), .. })
+    matches!(op, SendOp::Send { .. } | SendOp::SendInv { .. } | SendOp::Write { imm: Some(_), .. })
 }

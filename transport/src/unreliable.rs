@@ -12,7 +12,7 @@ use crate::ports::{Access, Ctx, RecvQueue, Side};
 use crate::responder::MAX_MESSAGE;
 use crate::segment::{NextPacket, length_fits};
 use crate::sge::scatter;
-use crate::wqe::{RecvWqe, SendFlags, SendWqe};
+use crate::wqe::{RecvWqe, SendFlags, SendOp, SendWqe};
 
 /// The sending half of an unreliable queue pair, connected or not: a request is done when its last packet is
 /// handed over (rules R-REQ-33, R-REQ-34).
@@ -81,6 +81,13 @@ impl Sender {
         if ctx.out.send_failed || self.index == 0 && self.draining {
             return None;
         }
+        while let Some(&SendWqe { op: SendOp::Local(op), .. }) = self.sq.front() {
+            if ctx.memory.execute(ctx.params.via(), &op).is_err() {
+                self.fail(ctx, op.failure());
+                return None;
+            }
+            self.complete_oldest(ctx);
+        }
         let wqe = self.sq.front()?;
         if self.index == 0 && !wqe.is_readable(ctx.memory, ctx.params.pd) {
             self.fail(ctx, WcStatus::LocProtErr);
@@ -102,13 +109,17 @@ impl Sender {
         self.index += 1;
         if next.last {
             self.index = 0;
-            if let Some(wqe) = self.sq.pop_front()
-                && wqe.flags.contains(SendFlags::SIGNALED)
-            {
-                ctx.out.completions.push((Side::Send, wqe.completion(WcStatus::Success, ctx.params.qpn)));
-            }
+            self.complete_oldest(ctx);
         }
         true
+    }
+
+    fn complete_oldest(&mut self, ctx: &mut Ctx<'_>) {
+        if let Some(wqe) = self.sq.pop_front()
+            && wqe.flags.contains(SendFlags::SIGNALED)
+        {
+            ctx.out.completions.push((Side::Send, wqe.completion(WcStatus::Success, ctx.params.qpn)));
+        }
     }
 
     fn next_packet(&self, params: &RcParams) -> Option<NextPacket> {

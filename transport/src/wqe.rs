@@ -6,6 +6,7 @@ use wire::opcode::SegmentKind;
 use wire::{LKey, NetHeader, Psn, QKey, Qpn, RKey, VirtAddr, WrId};
 
 use crate::completion::{Completion, WcOpcode, WcStatus};
+use crate::local::LocalOp;
 use crate::ports::{Access, Memory, PdId};
 
 /// A piece of local memory.
@@ -34,6 +35,28 @@ bitflags::bitflags! {
         const SOLICITED = 1 << 2;
         /// The data was copied when the request was posted.
         const INLINE = 1 << 3;
+    }
+}
+
+bitflags::bitflags! {
+    /// Where a FLUSH brings data, with the numbers of verbs and of the wire.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Placement: u32 {
+        /// Other readers of the peer's host see them.
+        const GLOBAL = 1;
+        /// They outlast a power failure.
+        const PERSISTENT = 1 << 1;
+    }
+}
+
+impl Placement {
+    /// The rights it needs.
+    #[must_use]
+    pub fn rights(self) -> Access {
+        let mut need = Access::empty();
+        need.set(Access::FLUSH_GLOBAL, self.contains(Self::GLOBAL));
+        need.set(Access::FLUSH_PERSISTENT, self.contains(Self::PERSISTENT));
+        need
     }
 }
 
@@ -81,6 +104,33 @@ pub enum SendOp {
         /// Summand.
         add: u64,
     },
+    /// SEND with invalidate: the peer takes back a key of its own, of a fast-registered region or type 2 window.
+    SendInv {
+        /// The peer's key.
+        rkey: RKey,
+    },
+    /// ATOMIC WRITE: a WRITE of eight bytes in one store.
+    AtomicWrite {
+        /// Remote address, a multiple of eight.
+        va: VirtAddr,
+        /// Remote key.
+        rkey: RKey,
+    },
+    /// FLUSH: earlier WRITEs reach the places named before it completes.
+    Flush {
+        /// Remote address.
+        va: VirtAddr,
+        /// Remote key.
+        rkey: RKey,
+        /// Bytes.
+        length: u32,
+        /// Where to.
+        placement: Placement,
+        /// All of the region, whatever `va` and `length` say.
+        whole: bool,
+    },
+    /// A local operation on keys.
+    Local(LocalOp),
 }
 
 impl SendOp {
@@ -88,11 +138,14 @@ impl SendOp {
     #[must_use]
     pub const fn wc_opcode(&self) -> WcOpcode {
         match self {
-            Self::Send { .. } => WcOpcode::Send,
+            Self::Send { .. } | Self::SendInv { .. } => WcOpcode::Send,
             Self::Write { .. } => WcOpcode::RdmaWrite,
             Self::Read { .. } => WcOpcode::RdmaRead,
             Self::CmpSwap { .. } => WcOpcode::CompSwap,
             Self::FetchAdd { .. } => WcOpcode::FetchAdd,
+            Self::AtomicWrite { .. } => WcOpcode::AtomicWrite,
+            Self::Flush { .. } => WcOpcode::Flush,
+            Self::Local(op) => op.wc_opcode(),
         }
     }
 
@@ -100,6 +153,24 @@ impl SendOp {
     #[must_use]
     pub const fn has_response_data(&self) -> bool {
         matches!(self, Self::Read { .. } | Self::CmpSwap { .. } | Self::FetchAdd { .. })
+    }
+
+    /// Whether it counts against the READ depth: READ, atomics and ATOMIC WRITE (rule R-REQ-8).
+    #[must_use]
+    pub const fn takes_depth(&self) -> bool {
+        self.has_response_data() || matches!(self, Self::AtomicWrite { .. })
+    }
+
+    /// Whether an answer of its own completes it, and no ACK: what counts against the READ depth, and FLUSH.
+    #[must_use]
+    pub const fn has_own_response(&self) -> bool {
+        self.takes_depth() || matches!(self, Self::Flush { .. })
+    }
+
+    /// Whether its data can be inline: SEND, WRITE and ATOMIC WRITE, with all that may go along.
+    #[must_use]
+    pub const fn carries_data(&self) -> bool {
+        self.segments().is_some() || matches!(self, Self::AtomicWrite { .. })
     }
 
     /// Whether it is an atomic.
@@ -114,6 +185,7 @@ impl SendOp {
         Some(match self {
             Self::Send { imm: None } => SegmentKind::Send,
             Self::Send { imm: Some(_) } => SegmentKind::SendImm,
+            Self::SendInv { .. } => SegmentKind::SendInv,
             Self::Write { imm: None, .. } => SegmentKind::Write,
             Self::Write { imm: Some(_), .. } => SegmentKind::WriteImm,
             _ => return None,
@@ -147,7 +219,7 @@ pub struct SendWqe {
     pub length: u32,
     /// Where a datagram goes; `None` on connections, whose queues are so much the smaller for the box.
     pub datagram: Option<Box<Datagram>>,
-    /// First PSN and number of PSNs, once it has started.
+    /// First PSN and number of PSNs, once it has started; a local operation takes none.
     pub psns: Option<(Psn, u32)>,
 }
 
@@ -194,10 +266,10 @@ impl SendWqe {
         }
     }
 
-    /// Last PSN, once it has started.
+    /// Last PSN, once it has started; the one before its first where it takes none.
     #[must_use]
     pub fn last_psn(&self) -> Option<Psn> {
-        self.psns.map(|(first, n)| first.wrapping_add(n - 1))
+        self.psns.map(|(first, n)| first.wrapping_add(n).wrapping_sub(1))
     }
 }
 

@@ -155,6 +155,20 @@ impl Qpn {
     pub const MULTICAST: Self = Self(MASK24);
 }
 
+impl RKey {
+    /// The key of the same region or window with another low byte: what its owner may choose.
+    #[must_use]
+    pub const fn with_variant(self, variant: u8) -> Self {
+        Self(self.0 & !0xFF | variant as u32)
+    }
+
+    /// Its low byte.
+    #[must_use]
+    pub const fn variant(self) -> u8 {
+        self.0.to_le_bytes()[0]
+    }
+}
+
 impl PKey {
     /// The default partition with full membership, the only one RoCE uses in practice.
     pub const DEFAULT: Self = Self(0xFFFF);

@@ -119,6 +119,7 @@ impl Nic {
         if let Some(at) = pair.timer {
             self.timers.remove(at, qpn);
         }
+        self.memory.forget_qp(qpn);
         self.forget_completions(qpn, &pair.init);
         for cq in [pair.init.send_cq, pair.init.recv_cq] {
             self.leave_cq(cq, qpn);

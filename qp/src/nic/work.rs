@@ -1,12 +1,13 @@
 //! Work requests: posted, checked, queued.
 
-use transport::{Ctx, Datagram};
-use wire::{Instant, Qpn};
+use transport::{Ctx, Datagram, LocalOp, SendFlags, SendOp};
+use wire::{Instant, Qpn, RKey};
 
 use super::Nic;
+use crate::mr::MwType;
 use crate::pair::flush_receive;
 use crate::state::{PostRule, QpType};
-use crate::wr::{BadWr, PostError, RecvWr, SendLimits, SendTo, SendWr};
+use crate::wr::{BadWr, MwRange, PostError, RecvWr, SendLimits, SendTo, SendWr};
 
 impl Nic {
     /// Posts a send.
@@ -14,6 +15,41 @@ impl Nic {
     /// # Errors
     /// Why it was not taken.
     pub fn post_send(&mut self, now: Instant, qpn: Qpn, wr: SendWr) -> Result<(), PostError> {
+        if let SendOp::Local(LocalOp::Bind { mw, .. }) = wr.op
+            && self.memory.window_type(mw) == Some(MwType::Type1)
+        {
+            return Err(PostError::WindowType);
+        }
+        self.post(now, qpn, wr)
+    }
+
+    /// Binds a type 1 window to `range` in the order of the send queue, and completes there as `flags` say. Gives the
+    /// window's key from then on.
+    ///
+    /// # Errors
+    /// Why it was not taken.
+    pub fn bind_mw(
+        &mut self,
+        now: Instant,
+        qpn: Qpn,
+        wr_id: u64,
+        flags: SendFlags,
+        mw: RKey,
+        range: &MwRange,
+    ) -> Result<RKey, PostError> {
+        match self.memory.window_type(mw) {
+            None => return Err(PostError::NoSuchWindow),
+            Some(MwType::Type2) => return Err(PostError::WindowType),
+            Some(MwType::Type1) => {}
+        }
+        let variant = self.memory.next_variant(mw);
+        let wr = SendWr { flags, ..SendWr::bind_mw(wr_id, mw, variant, range) };
+        self.post(now, qpn, wr)?;
+        self.memory.took_variant(mw, variant);
+        Ok(mw.with_variant(variant))
+    }
+
+    fn post(&mut self, now: Instant, qpn: Qpn, wr: SendWr) -> Result<(), PostError> {
         let pair = self.qps.get(qpn).ok_or(PostError::NoSuchQp)?;
         let rule = pair.state().post_send();
         if rule == PostRule::Refuse {
@@ -31,7 +67,7 @@ impl Nic {
             wqe.datagram = Some(Box::new(self.datagram(qpn, to)?));
         }
         let Some(pair) = self.qps.get_mut(qpn) else { return Err(PostError::NoSuchQp) };
-        if wqe.op.has_response_data() && pair.params.max_rd_atomic == 0 {
+        if wqe.op.takes_depth() && pair.params.max_rd_atomic == 0 {
             return Err(PostError::NoReadDepth);
         }
         if pair.engines.sends() >= pair.init.cap.max_send_wr as usize {

@@ -44,7 +44,7 @@ impl Requester {
                     _ => *n,
                 };
                 let last: Psn = first.wrapping_add(end - 1);
-                if wqe.op.has_response_data() && last.diff(una) >= 0 && last.diff(high) < 0 {
+                if wqe.op.takes_depth() && last.diff(una) >= 0 && last.diff(high) < 0 {
                     open.push(last);
                 }
                 index = end;

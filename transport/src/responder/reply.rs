@@ -19,6 +19,7 @@ const MAX_REPLIES: usize = 512;
 
 #[derive(Debug)]
 pub(super) enum Reply {
+    // `repeat`: it does not count among those that `open_reads` does.
     Ack { psn: Psn, syndrome: Syndrome, msn: Msn },
     Read { psn: Psn, va: VirtAddr, rkey: RKey, remaining: u32, first: bool, msn: Msn, repeat: bool },
     Atomic { psn: Psn, original: u64, msn: Msn, repeat: bool },
@@ -133,6 +134,12 @@ impl Responder {
 }
 
 impl Reply {
+    /// The answer to an ATOMIC WRITE or FLUSH: READ response ONLY without payload (rule R-WIR-29).
+    pub(super) const fn done(psn: Psn, msn: Msn, repeat: bool) -> Self {
+        let (va, rkey) = (VirtAddr::new(0), RKey::new(0));
+        Self::Read { psn, va, rkey, remaining: 0, first: true, msn, repeat }
+    }
+
     const fn psn(&self) -> Psn {
         match *self {
             Self::Ack { psn, .. } | Self::Read { psn, .. } | Self::Atomic { psn, .. } => psn,

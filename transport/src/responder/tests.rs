@@ -9,6 +9,7 @@ use crate::kit::*;
 use crate::params::RcParams;
 use crate::ports::Side;
 
+mod extensions;
 mod refusals;
 
 const RNR: &str = "rnr_nak timer=1.28ms";

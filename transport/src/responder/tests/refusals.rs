@@ -1,8 +1,9 @@
 //! Requests that break a rule: each has its NAK, its completion, and ends the connection.
 
 use smallvec::SmallVec;
-use wire::ext::{AtomicEth, Feth, Ieth, ImmDt, Reth};
+use wire::ext::{AtomicEth, Feth, ImmDt, Reth};
 use wire::{Msn, NakCode, Operation as Op, PacketRepr, Psn, RKey, VirtAddr, WrId};
+use zerocopy::FromBytes;
 
 use crate::completion::{WcOpcode, WcStatus};
 use crate::drop::DropReason;
@@ -170,16 +171,74 @@ fn rights_of_the_queue_pair_come_before_those_of_the_region() {
     }
 }
 
+fn atomic_write(va: VirtAddr, rkey: RKey, dma_len: u32, len: usize) -> PacketRepr {
+    ranged(Op::AtomicWrite, 100, (va, rkey, dma_len), &pattern(len, 1))
+}
+
+fn flush(feth: Feth, (va, rkey, len): (VirtAddr, RKey, u32)) -> PacketRepr {
+    packet(Op::Flush, 100, vec![feth.into(), Reth::new(va, rkey, len).into()], &[])
+}
+
+/// Rules R-RSP-57, R-MEM-9.
 #[test]
-fn operations_that_are_not_there_are_invalid_requests() {
-    let reth: wire::Ext = Reth::new(va(0), RKEY, 8).into();
-    for (op, ext, len) in [
-        (Op::SendOnlyInv, vec![Ieth::new(RKEY).into()], 1),
-        (Op::Flush, vec![Feth::new(1, false).into(), reth], 0),
-        (Op::AtomicWrite, vec![reth], 8),
-    ] {
-        refused(ready(), &[packet(op, 100, ext, &pattern(len, 1))], INVALID);
+fn atomic_writes_that_may_not_be() {
+    let good = atomic_write(va(8), RKEY, 8, 8);
+    refused(
+        End::with(|p| p.access = ALL.difference(Access::REMOTE_WRITE)),
+        core::slice::from_ref(&good),
+        INVALID,
+    );
+    refused(End::with(|p| p.max_dest_rd_atomic = 0), core::slice::from_ref(&good), INVALID);
+    for (at, dma_len, len) in [(4, 8, 8), (8, 8, 4), (8, 4, 8), (8, 8, 12), (8, 8, 0), (8, 16, 8)] {
+        refused(fresh(), &[atomic_write(va(at), RKEY, dma_len, len)], INVALID);
     }
+    // The form counts before the key.
+    refused(fresh(), &[atomic_write(va(4), RKey::new(KEY + 1), 8, 8)], INVALID);
+    for (at, key) in [(va(8), KEY + 1), (va(SIZE as u64), KEY), (VirtAddr::new(u64::MAX - 7), KEY)] {
+        let end = refused(fresh(), &[atomic_write(at, RKey::new(key), 8, 8)], ACCESS);
+        assert_eq!(end.out.unreported, Some(NakCode::RemoteAccessError));
+    }
+    let mut end = fresh();
+    end.ram.remove(KEY);
+    end.ram.add(KEY, BASE, Access::LOCAL_WRITE | Access::REMOTE_READ, pattern(SIZE, 1));
+    refused(end, &[good], ACCESS);
+}
+
+/// Rules R-RSP-59, R-MEM-9.
+#[test]
+fn flushes_that_may_not_be() {
+    let range = (va(0), RKEY, 64);
+    let (global, persistent) = (Feth::GLOBAL_VISIBILITY, Feth::PERSISTENCE);
+    for (placement, right) in [(global, Access::FLUSH_GLOBAL), (persistent, Access::FLUSH_PERSISTENT)] {
+        for whole in [false, true] {
+            let request = [flush(Feth::new(placement, whole), range)];
+            refused(End::with(|p| p.access = ALL.difference(right)), &request, INVALID);
+            let mut end = fresh();
+            end.ram.remove(KEY);
+            end.ram.add(KEY, BASE, ALL.difference(right), pattern(SIZE, 1));
+            let end = refused(end, &request, ACCESS);
+            assert_eq!(end.ram.flushed, []);
+        }
+    }
+    // Nowhere, and somewhere unknown.
+    for placement in [0, 4, 8, global | 4] {
+        refused(fresh(), &[flush(Feth::new(placement, false), range)], INVALID);
+    }
+    let selectivity = |word: u8| {
+        let mut request = flush(Feth::new(global, false), range);
+        request.ext[0] = Feth::read_from_bytes(&[0, 0, 0, word << 4 | 1]).unwrap().into();
+        request
+    };
+    for unknown in [2, 3] {
+        refused(fresh(), &[selectivity(unknown)], INVALID);
+    }
+    refused(fresh(), &[flush(Feth::new(global, false), (va(0), RKEY, (1 << 31) + 1))], INVALID);
+    // A range of no bytes is looked at all the same.
+    let out = VirtAddr::new(BASE - 1);
+    for (at, key, len) in [(va(0), KEY + 1, 0), (out, KEY, 0), (va(SIZE as u64 - 1), KEY, 2)] {
+        refused(fresh(), &[flush(Feth::new(global, false), (at, RKey::new(key), len))], ACCESS);
+    }
+    refused(fresh(), &[flush(Feth::new(global, true), (out, RKey::new(KEY + 1), 0))], ACCESS);
 }
 
 /// Rule R-RSP-15.
