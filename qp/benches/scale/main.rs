@@ -1,4 +1,4 @@
-//! Whether cost grows with what a NIC holds: time per packet beside idle queue pairs, regions and outstanding
+//! Whether cost grows with what a NIC holds: time of the processor per packet beside idle queue pairs, regions and outstanding
 //! requests, memory of each, and how evenly many active queue pairs are served. Two NICs work back to back in
 //! memory, without I/O. The ratios are what to compare between machines; the nanoseconds are not.
 //!
@@ -29,7 +29,7 @@ struct Effort {
     /// Measurements of each world; the median counts.
     rounds: usize,
     /// Messages of one measurement.
-    messages: u64,
+    messages: usize,
     /// Queue pairs whose memory is counted.
     memory: usize,
 }
@@ -37,8 +37,8 @@ struct Effort {
 const FULL: Effort = Effort {
     counts: &[1, 1000, 100_000, 1_000_000],
     active: 10_000,
-    rounds: 41,
-    messages: 16_000,
+    rounds: 21,
+    messages: 12_000,
     memory: 100_000,
 };
 const QUICK: Effort = Effort { rounds: 9, messages: 4000, memory: 10_000, ..FULL };
