@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use driver_shim::Device;
-use qp::{Completion, RecvWr, SendWr, WcStatus};
+use qp::{Completion, Placement, RecvWr, SendWr, WcStatus};
 
 use super::ends::{End, connect};
 use super::plan::{Op, Trial, Way};
@@ -133,6 +133,12 @@ impl Run<'_> {
             Op::SendImm => SendWr::send_imm(2, &[local], IMM),
             Op::Write => SendWr::write(2, &[local], va, rkey),
             Op::WriteImm => SendWr::write_imm(2, &[local], va, rkey, IMM),
+            Op::Flush => {
+                // What is flushed is what a WRITE before it has put there.
+                near.post_send(SendWr::write(1, &[local], va, rkey)).map_err(text)?;
+                let length = u32::try_from(size).map_err(text)?;
+                SendWr::flush(2, va, rkey, length, Placement::GLOBAL)
+            }
             _ => SendWr::read(2, &[local], va, rkey),
         };
         self.begin();
@@ -161,7 +167,7 @@ impl Run<'_> {
             let sent = now();
             let (mut done, mut received) = (false, None);
             loop {
-                done |= !self.completions(near)?.is_empty();
+                done |= self.completions(near)?.iter().any(|wc| wc.wr_id == wr.wr_id);
                 far.drive();
                 if op.receives() {
                     received = self.completions(far)?.first().copied().or(received);
@@ -190,25 +196,31 @@ impl Run<'_> {
         let word = |i: usize| (u64::from(*round) << 56) | (i as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 8;
         // Every second comparison fails, and then nothing may be stored.
         let compare = |i: usize| word(i) ^ (i as u64 & 1);
-        let before: Vec<u8> = (0..count).flat_map(|i| word(i).to_ne_bytes()).collect();
+        let stored = |i: usize| match op {
+            Op::CmpSwap if compare(i) != word(i) => word(i),
+            Op::CmpSwap | Op::AtomicWrite => !word(i),
+            _ => word(i).wrapping_add(i as u64 + 1),
+        };
+        let bytes = |value: &dyn Fn(usize) -> u64| {
+            (0..count).flat_map(|i| value(i).to_ne_bytes()).collect::<Vec<u8>>()
+        };
+        let (before, after) = (bytes(&word), bytes(&stored));
         far.mr.write_at(0, &before).map_err(text)?;
-        near.mr.write_at(0, &vec![0; before.len()]).map_err(text)?;
+        // What is to be stored comes from here, or what was found goes here.
+        let (here, returned) =
+            if op == Op::AtomicWrite { (after.clone(), &after) } else { (vec![0; before.len()], &before) };
+        near.mr.write_at(0, &here).map_err(text)?;
         self.begin();
         let (mut posted, mut done) = (0, 0);
         while done < count {
             while posted < count && posted - done < DEPTH as usize {
-                let at = posted * 8;
+                let (id, at) = (posted as u64, posted * 8);
                 let (local, va) = (near.mr.slice(at..at + 8).map_err(text)?, far.mr.addr_at(at));
+                let rkey = far.mr.rkey();
                 let wr = match op {
-                    Op::CmpSwap => SendWr::cmp_swap(
-                        posted as u64,
-                        local,
-                        va,
-                        far.mr.rkey(),
-                        compare(posted),
-                        !word(posted),
-                    ),
-                    _ => SendWr::fetch_add(posted as u64, local, va, far.mr.rkey(), posted as u64 + 1),
+                    Op::CmpSwap => SendWr::cmp_swap(id, local, va, rkey, compare(posted), !word(posted)),
+                    Op::AtomicWrite => SendWr::atomic_write(id, local, va, rkey),
+                    _ => SendWr::fetch_add(id, local, va, rkey, id + 1),
                 };
                 near.post_send(wr).map_err(text)?;
                 posted += 1;
@@ -218,17 +230,7 @@ impl Run<'_> {
             far.drive();
         }
         self.seconds = self.start.elapsed().as_secs_f64();
-        let after: Vec<u8> = (0..count)
-            .flat_map(|i| {
-                let value = match op {
-                    Op::CmpSwap if compare(i) == word(i) => !word(i),
-                    Op::CmpSwap => word(i),
-                    _ => word(i).wrapping_add(i as u64 + 1),
-                };
-                value.to_ne_bytes()
-            })
-            .collect();
-        same(&near.mr.to_vec(0..before.len()).map_err(text)?, &before)?;
+        same(&near.mr.to_vec(0..before.len()).map_err(text)?, returned)?;
         same(&far.mr.to_vec(0..after.len()).map_err(text)?, &after)
     }
 

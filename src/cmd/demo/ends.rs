@@ -14,6 +14,12 @@ use crate::cmd::Failure;
 const READS: u8 = 16;
 const QKEY: QKey = QKey::new(0x1111_1111);
 
+const RIGHTS: Access = Access::LOCAL_WRITE
+    .union(Access::REMOTE_WRITE)
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_ATOMIC)
+    .union(Access::FLUSH_GLOBAL);
+
 type Made<T> = Result<T, Box<dyn std::error::Error>>;
 
 /// One end.
@@ -62,6 +68,7 @@ fn pair([a, b]: &[Device; 2], way: Way) -> Made<(End, End)> {
         path_mtu: a.active_mtu().min(b.active_mtu()),
         max_rd_atomic: READS,
         max_dest_rd_atomic: READS,
+        access: RIGHTS,
         ..ConnectOptions::default()
     };
     Ok((near.connect(far_end, &options)?, far.connect(near_end, &options)?))
@@ -79,8 +86,7 @@ impl Parts {
     fn make(device: &Device, way: Way) -> Made<Self> {
         let pd = device.alloc_pd();
         let cq = device.create_cq(256)?;
-        let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
-        let mr = pd.register(vec![0; ROOM], rights)?;
+        let mr = pd.register(vec![0; ROOM], RIGHTS)?;
         let qp = pd
             .create_qp(way.qp_type(), &cq, &cq)
             .max_send_wr(DEPTH)

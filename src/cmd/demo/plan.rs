@@ -47,11 +47,13 @@ pub(super) enum Op {
     Read,
     CmpSwap,
     FetchAdd,
+    AtomicWrite,
+    Flush,
 }
 
 impl Op {
-    const ALL: [Self; 7] =
-        [Self::Send, Self::SendImm, Self::Write, Self::WriteImm, Self::Read, Self::CmpSwap, Self::FetchAdd];
+    const MESSAGES: [Self; 5] = [Self::Send, Self::SendImm, Self::Write, Self::WriteImm, Self::Read];
+    const ATOMICS: [Self; 2] = [Self::CmpSwap, Self::FetchAdd];
 
     pub(super) const fn name(self) -> &'static str {
         match self {
@@ -62,11 +64,14 @@ impl Op {
             Self::Read => "READ",
             Self::CmpSwap => "CMP_SWAP",
             Self::FetchAdd => "FETCH_ADD",
+            Self::AtomicWrite => "ATOMIC_WRITE",
+            Self::Flush => "FLUSH",
         }
     }
 
+    /// Whether it works on words of eight bytes, one at a time.
     pub(super) const fn is_atomic(self) -> bool {
-        matches!(self, Self::CmpSwap | Self::FetchAdd)
+        matches!(self, Self::CmpSwap | Self::FetchAdd | Self::AtomicWrite)
     }
 
     /// Whether the far end gives a receive for it.
@@ -92,11 +97,12 @@ pub(super) fn trials() -> Vec<Trial> {
             rows.extend(amounts.iter().map(|&amount| Trial { way, op, amount }));
         }
     };
-    let (atomics, messages) = (&Op::ALL[5..], &Op::ALL[..5]);
-    add(Way::Rc, messages, &SIZES);
-    add(Way::Rc, atomics, &ATOMICS);
+    add(Way::Rc, &Op::MESSAGES, &SIZES);
+    add(Way::Rc, &Op::ATOMICS, &ATOMICS);
+    add(Way::Rc, &[Op::AtomicWrite], &[1, 16, 512]);
+    add(Way::Rc, &[Op::Flush], &[1, 4096, 65_536]);
     // What nothing holds back has to fit a socket's buffer.
-    add(Way::Uc, &messages[..4], &SIZES[..6]);
-    add(Way::Ud, &messages[..2], &SIZES[..5]);
+    add(Way::Uc, &Op::MESSAGES[..4], &SIZES[..6]);
+    add(Way::Ud, &Op::MESSAGES[..2], &SIZES[..5]);
     rows
 }
