@@ -42,8 +42,10 @@ limits! {
     max_qp_init_rd_atom = MAX_RD_ATOMIC,
     /// Completions of a completion queue.
     max_cqe = MAX_CQE,
-    /// Memory keys: regions and windows together.
+    /// Memory regions; windows count with them, for each has a key.
     max_mr = mr::MAX_KEYS,
+    /// Memory windows; regions count with them.
+    max_mw = mr::MAX_KEYS,
     /// Bytes of a region.
     max_mr_size = isize::MAX,
     /// Shared receive queues.
