@@ -23,7 +23,7 @@ use pcap_file::{DataLink, PcapError};
 use wire::batch::{Caps, RxBurst, TxBatch};
 use wire::{Instant, NetHeader};
 
-use crate::backend::{Backend, IoCounters, Reachability};
+use crate::backend::{Backend, IoCounters, JoinError, Reachability};
 use crate::interfaces::GidTable;
 
 /// Time stamps count nanoseconds: 10 to the minus 9.
@@ -225,6 +225,18 @@ impl Backend for Capture {
 
     fn prepare(&mut self, now: Instant, dst: IpAddr) -> Reachability {
         self.backend.prepare(now, dst)
+    }
+
+    fn join(&mut self, group: IpAddr) -> Result<(), JoinError> {
+        self.backend.join(group)
+    }
+
+    fn leave(&mut self, group: IpAddr) {
+        self.backend.leave(group);
+    }
+
+    fn link_is_up(&self) -> bool {
+        self.backend.link_is_up()
     }
 
     fn poll(&mut self, now: Instant) {

@@ -1,10 +1,11 @@
 //! Completion queues: polled, or waited for.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use qp::{Completion, CqId, CreateError};
+use qp::{Completion, CqId, CreateError, ResizeCqError};
 
+use crate::channel::Inbox;
 use crate::device::Device;
 
 /// A completion queue. Clones are the same queue.
@@ -14,15 +15,42 @@ pub struct CompletionQueue {
 }
 
 #[derive(Debug)]
-struct Inner {
+pub(crate) struct Inner {
     device: Device,
     id: CqId,
+    /// Where its notifications arrive.
+    channel: Option<Arc<Inbox>>,
 }
 
 impl CompletionQueue {
     pub(crate) fn new(device: &Device, depth: usize) -> Result<Self, CreateError> {
         let id = device.engine().nic().create_cq(depth)?;
-        Ok(Self { inner: Arc::new(Inner { device: device.clone(), id }) })
+        Ok(Self { inner: Arc::new(Inner { device: device.clone(), id, channel: None }) })
+    }
+
+    /// One whose notifications arrive at `channel`, which is to know it by the other two.
+    pub(crate) fn on_channel(
+        device: &Device,
+        depth: usize,
+        channel: &Arc<Inbox>,
+    ) -> Result<(Self, CqId, Weak<Inner>), CreateError> {
+        let id = device.engine().nic().create_cq(depth)?;
+        let channel = Some(Arc::clone(channel));
+        let inner = Arc::new(Inner { device: device.clone(), id, channel });
+        let weak = Arc::downgrade(&inner);
+        Ok((Self { inner }, id, weak))
+    }
+
+    pub(crate) fn from_inner(inner: Arc<Inner>) -> Self {
+        Self { inner }
+    }
+
+    /// Changes how many completions it holds. What waits in it stays.
+    ///
+    /// # Errors
+    /// Where `depth` is 0 or too large, or less than what waits.
+    pub fn resize(&self, depth: usize) -> Result<(), ResizeCqError> {
+        self.inner.device.engine().nic().resize_cq(self.inner.id, depth)
     }
 
     /// Drives the device, then takes up to `max` completions.
@@ -88,6 +116,10 @@ impl CompletionQueue {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        self.device.engine().forget_cq(self.id);
+        if let Some(channel) = &self.channel {
+            channel.forget(self.id);
+        }
         // Queue pairs hold a handle to their queues, so it is unused by now.
         let ended = self.device.engine().nic().destroy_cq(self.id);
         debug_assert!(ended.is_ok(), "{ended:?}");

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use qp::{AsyncEvent, Counters, Drops, Limits, Nic, NicConfig, Profile, Tracer};
 use rand_core::{RngCore, SeedableRng};
@@ -11,6 +12,7 @@ use rand_pcg::Pcg32;
 use wire::{Gid, Mtu, Psn};
 
 use crate::backend::{Backend, IoCounters};
+use crate::channel::CompletionChannel;
 use crate::cq::CompletionQueue;
 use crate::engine::{Engine, lock};
 use crate::interfaces::GidTable;
@@ -115,6 +117,14 @@ impl Device {
         CompletionQueue::new(self, depth)
     }
 
+    /// Makes a completion channel: a place to wait for several completion queues.
+    ///
+    /// # Errors
+    /// When the system gives no descriptor.
+    pub fn create_channel(&self) -> io::Result<CompletionChannel> {
+        CompletionChannel::new(self)
+    }
+
     /// Counters of the NIC.
     #[must_use]
     pub fn counters(&self) -> Counters {
@@ -137,6 +147,12 @@ impl Device {
     #[must_use]
     pub fn poll_async_event(&self) -> Option<AsyncEvent> {
         self.engine().next_async_event()
+    }
+
+    /// Waits for the next asynchronous event until `timeout` has passed, without keeping a core busy.
+    #[must_use]
+    pub fn wait_async_event(&self, timeout: Duration) -> Option<AsyncEvent> {
+        self.engine().wait_async_event(timeout)
     }
 
     /// Why packets no longer come or go, if the path is gone.

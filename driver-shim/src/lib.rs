@@ -9,11 +9,13 @@
 mod ah;
 pub mod backend;
 pub mod capture;
+mod channel;
 mod clock;
 mod cq;
 mod device;
 mod engine;
 pub mod interfaces;
+mod mcast;
 mod mr;
 mod neigh;
 pub mod oob;
@@ -24,8 +26,10 @@ mod sys;
 mod tracer;
 
 pub use ah::{AddressHandle, ConnectError};
+pub use channel::{CompletionChannel, CqEvent};
 pub use cq::CompletionQueue;
 pub use device::{Device, DeviceBuilder};
+pub use mcast::AttachError;
 pub use mr::MemoryRegion;
 pub use pd::ProtectionDomain;
 pub use queue_pair::{ConnectOptions, Endpoint, PreparedQp, QpBuilder, QueuePair};

@@ -1,14 +1,15 @@
 //! Queue pairs: prepared, connected, posted to.
 
 use qp::{
-    Access, AddressVector, AttrMask, CreateError, PostError, QpAttr, QpCap, QpInit, QpState, QpType, RecvWr,
-    SendWr,
+    Access, AddressVector, AttrMask, BadWr, CreateError, McastError, PostError, QpAttr, QpCap, QpInit,
+    QpState, QpType, RecvWr, SendWr,
 };
 use wire::{Gid, Mtu, Psn, QKey, Qpn, RnrTimer};
 
 use crate::ah::{ConnectError, resolve};
 use crate::cq::CompletionQueue;
 use crate::device::Device;
+use crate::mcast::AttachError;
 use crate::pd::ProtectionDomain;
 
 /// Sizes of a queue pair that is being made.
@@ -330,6 +331,42 @@ impl QueuePair {
         self.device().engine().post_recv(self.qpn, wr)
     }
 
+    /// Posts sends in order, up to the first that is not taken, and drives the device once.
+    ///
+    /// # Errors
+    /// The first that was not taken, and why. Those before it are posted.
+    pub fn post_send_list(&self, wrs: impl IntoIterator<Item = SendWr>) -> Result<(), BadWr> {
+        let engine = self.device().engine();
+        let posted = engine.nic().post_send_list(engine.now(), self.qpn, wrs);
+        engine.drive();
+        posted
+    }
+
+    /// Posts receives in order, up to the first that is not taken.
+    ///
+    /// # Errors
+    /// The first that was not taken, and why. Those before it are posted.
+    pub fn post_recv_list(&self, wrs: impl IntoIterator<Item = RecvWr>) -> Result<(), BadWr> {
+        self.device().engine().post_recv_list(self.qpn, wrs)
+    }
+
+    /// Makes a queue pair of datagrams a member of a multicast group: it takes what is sent to queue pair 0xFFFFFF at
+    /// `group` with its queue key. What this device itself sends there does not come back to it.
+    ///
+    /// # Errors
+    /// Where it is no UD queue pair or `group` no group, or the back end or the system does not let it.
+    pub fn attach_mcast(&self, group: Gid) -> Result<(), AttachError> {
+        self.device().engine().attach_mcast(self.qpn, group)
+    }
+
+    /// Ends a membership; dropping the queue pair ends all.
+    ///
+    /// # Errors
+    /// Where there is none.
+    pub fn detach_mcast(&self, group: Gid) -> Result<(), McastError> {
+        self.device().engine().detach_mcast(self.qpn, group)
+    }
+
     /// Changes attributes, and the state where the mask says so.
     ///
     /// # Errors
@@ -360,7 +397,7 @@ impl QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        let ended = self.device().engine().nic().destroy_qp(self.qpn);
+        let ended = self.device().engine().destroy_qp(self.qpn);
         debug_assert!(ended.is_ok(), "{ended:?}");
     }
 }

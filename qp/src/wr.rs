@@ -130,6 +130,22 @@ impl SendWr {
         }
     }
 
+    /// `op` on inline data gathered from `pieces`, which are free to change once this returns (field case F25).
+    ///
+    /// # Errors
+    /// Where all together are more than any queue pair takes; then nothing is copied (rule R-REQ-16).
+    pub fn inline_gather(wr_id: u64, op: SendOp, pieces: &[&[u8]]) -> Result<Self, PostError> {
+        let max = QpCap::MAX.max_inline_data;
+        let given = pieces.iter().map(|piece| piece.len() as u64).sum::<u64>();
+        if given > u64::from(max) {
+            return Err(PostError::TooMuchInline {
+                given: usize::try_from(given).unwrap_or(usize::MAX),
+                max,
+            });
+        }
+        Ok(Self::inline(wr_id, op, pieces.concat()))
+    }
+
     /// A SEND.
     #[must_use]
     pub fn send(wr_id: u64, sges: &[Sge]) -> Self {

@@ -9,6 +9,7 @@ mod counters;
 mod errnos;
 mod fields_a;
 mod fields_b;
+mod fields_c;
 mod fields_d;
 mod golden;
 mod harness;

@@ -125,3 +125,54 @@ impl OpenError {
         }
     }
 }
+
+/// Why a multicast group was not joined.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum JoinError {
+    /// This back end has no groups.
+    #[error("the {backend} back end carries no multicast; udp, raw, packet and loopback do")]
+    Unsupported {
+        /// Name of the back end.
+        backend: &'static str,
+    },
+    /// The device has no address of the group's family.
+    #[error("the device has no address of the family of {group}")]
+    NoAddress {
+        /// Group that was asked for.
+        group: IpAddr,
+    },
+    /// The group's port could not be had.
+    #[error("cannot open multicast group {group}: {source}")]
+    Open {
+        /// Group that was asked for.
+        group: IpAddr,
+        /// What failed.
+        source: OpenError,
+    },
+    /// The kernel refused the membership.
+    #[error("cannot join multicast group {group}: {source}")]
+    Membership {
+        /// Group that was asked for.
+        group: IpAddr,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl JoinError {
+    /// The error number verbs would give.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Unsupported { .. } => libc::EOPNOTSUPP,
+            Self::NoAddress { .. } => libc::EADDRNOTAVAIL,
+            Self::Open { source: OpenError::PortInUse { .. }, .. } => libc::EADDRINUSE,
+            Self::Open { source: OpenError::NoPermission { .. }, .. } => libc::EPERM,
+            Self::Open { source: OpenError::Io { source, .. }, .. } | Self::Membership { source, .. } => {
+                source.raw_os_error().unwrap_or(libc::EINVAL)
+            }
+            Self::Open { .. } => libc::EINVAL,
+        }
+    }
+}

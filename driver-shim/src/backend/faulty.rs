@@ -14,7 +14,7 @@ use mio::{Registry, Token, Waker};
 use wire::batch::{Caps, HeaderKnowledge, IpIdRule, RxBurst, TxBatch};
 use wire::{Duration, Instant};
 
-use super::{BURST, Backend, IoCounters, Reachability};
+use super::{BURST, Backend, IoCounters, JoinError, Reachability};
 use crate::interfaces::GidTable;
 
 /// Packets that wait for room before the engine is told that there is none.
@@ -151,6 +151,18 @@ impl Backend for Faulty {
 
     fn prepare(&mut self, now: Instant, dst: IpAddr) -> Reachability {
         self.backend.prepare(now, dst)
+    }
+
+    fn join(&mut self, group: IpAddr) -> Result<(), JoinError> {
+        self.backend.join(group)
+    }
+
+    fn leave(&mut self, group: IpAddr) {
+        self.backend.leave(group);
+    }
+
+    fn link_is_up(&self) -> bool {
+        self.backend.link_is_up()
     }
 
     fn poll(&mut self, now: Instant) {

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6};
 
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use socket2::{Domain, InterfaceIndexOrAddress, Protocol, SockAddr, Socket, Type};
 use wire::{Gid, ROCE_V2_PORT};
 
 use super::{OpenError, filter};
@@ -83,7 +83,7 @@ fn holder_of(address: IpAddr) -> Result<Interface, OpenError> {
 /// The RoCE port of `address`. `scope` is the interface's index, which link-local addresses need.
 pub(super) fn roce_port(address: IpAddr, scope: u32) -> SockAddr {
     match address {
-        IpAddr::V6(v6) if Gid::from(v6).is_link_local() => {
+        IpAddr::V6(v6) if Gid::from(v6).is_link_local() || v6.is_multicast() => {
             SocketAddrV6::new(v6, ROCE_V2_PORT, 0, scope).into()
         }
         _ => SocketAddr::new(address, ROCE_V2_PORT).into(),
@@ -108,6 +108,29 @@ pub(super) fn shield(address: IpAddr, scope: u32) -> Result<Socket, OpenError> {
     }
     socket.bind(&roce_port(address, scope)).map_err(OpenError::bind(address))?;
     Ok(socket)
+}
+
+/// Makes `socket`, which is bound to `group`, take what is sent to that group on the interface of index `scope`; and
+/// nothing that only another program has asked for.
+pub(super) fn join_group(socket: &Socket, group: IpAddr, scope: u32) -> io::Result<()> {
+    match group {
+        IpAddr::V4(v4) => {
+            socket.set_multicast_all_v4(false)?;
+            socket.join_multicast_v4_n(&v4, &InterfaceIndexOrAddress::Index(scope))
+        }
+        IpAddr::V6(v6) => {
+            socket.set_multicast_all_v6(false)?;
+            socket.join_multicast_v6(&v6, scope)
+        }
+    }
+}
+
+/// Makes what `socket` sends to groups leave by the interface that holds `address` and has index `scope`.
+pub(super) fn send_to_groups_from(socket: &Socket, address: IpAddr, scope: u32) -> io::Result<()> {
+    match address {
+        IpAddr::V4(v4) => socket.set_multicast_if_v4(&v4),
+        IpAddr::V6(_) => socket.set_multicast_if_v6(scope),
+    }
 }
 
 /// Gives `socket` as large a receive buffer as the process may, and returns how many full packets it holds.

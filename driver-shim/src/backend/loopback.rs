@@ -10,7 +10,7 @@ use mio::{Registry, Token, Waker};
 use wire::batch::{Caps, HeaderKnowledge, IpIdRule, RxBurst, TxBatch};
 use wire::{Mac, NetHeader};
 
-use super::{BURST, Backend, IoCounters, OpenError};
+use super::{BURST, Backend, IoCounters, JoinError, OpenError};
 use crate::interfaces::GidTable;
 
 /// Packets that a port queues before it drops more, as a real one would.
@@ -23,6 +23,8 @@ const MTU: u32 = 4200;
 #[derive(Clone, Debug, Default)]
 pub struct Hub {
     ports: Arc<Mutex<HashMap<IpAddr, Arc<Mutex<Port>>>>>,
+    /// Addresses of the members of each multicast group.
+    groups: Arc<Mutex<HashMap<IpAddr, Vec<IpAddr>>>>,
 }
 
 /// Receive side of one device.
@@ -66,6 +68,29 @@ impl Hub {
         let table = GidTable::new(&[address], Mac::default(), MTU);
         Ok(Loopback { hub: self.clone(), address, table, port, tx_lost: 0 })
     }
+
+    /// The ports that packets from `src` to `dst` reach: one, or those of a group's members but the sender's own.
+    fn ports_of(&self, dst: IpAddr, src: IpAddr) -> Vec<Arc<Mutex<Port>>> {
+        let addresses = if dst.is_multicast() {
+            let mut members = lock(&self.groups).get(&dst).cloned().unwrap_or_default();
+            members.retain(|member| *member != src);
+            members
+        } else {
+            vec![dst]
+        };
+        let ports = lock(&self.ports);
+        addresses.iter().filter_map(|address| ports.get(address).cloned()).collect()
+    }
+
+    /// Ends the memberships of `address` in the groups that `which` says.
+    fn leave(&self, address: IpAddr, which: impl Fn(&IpAddr) -> bool) {
+        lock(&self.groups).retain(|group, members| {
+            if which(group) {
+                members.retain(|member| *member != address);
+            }
+            !members.is_empty()
+        });
+    }
 }
 
 impl Backend for Loopback {
@@ -100,28 +125,23 @@ impl Backend for Loopback {
     fn send_batch(&mut self, tx: &TxBatch, from: usize) -> io::Result<usize> {
         let taken = tx.len().saturating_sub(from);
         let Some(dst) = tx.header(from).filter(|_| taken > 0).map(|net| net.dst()) else { return Ok(0) };
-        let Some(port) = lock(&self.hub.ports).get(&dst).cloned() else {
+        let ports = self.hub.ports_of(dst, self.address);
+        if ports.is_empty() && !dst.is_multicast() {
             self.tx_lost += taken as u64;
-            return Ok(taken);
-        };
-        let bytes = Bytes::copy_from_slice(tx.bytes());
-        let mut port = lock(&port);
-        let was_empty = port.queue.is_empty();
-        for (i, (net, body)) in (from..).zip(tx.iter_from(from)) {
-            if port.queue.len() < QUEUE {
-                let start = i * tx.segment_len();
-                port.queue.push_back((net, bytes.slice(start..start + body.len())));
-            } else {
-                port.dropped += 1;
-            }
         }
-        // One edge is enough: a reader that was told empties the queue before it sleeps.
-        let waker = port.waker.clone().filter(|_| was_empty);
-        drop(port);
-        if let Some(waker) = waker {
-            waker.wake()?;
+        for port in ports {
+            deliver(&port, tx, from)?;
         }
         Ok(taken)
+    }
+
+    fn join(&mut self, group: IpAddr) -> Result<(), JoinError> {
+        lock(&self.hub.groups).entry(group).or_default().push(self.address);
+        Ok(())
+    }
+
+    fn leave(&mut self, group: IpAddr) {
+        self.hub.leave(self.address, |joined| *joined == group);
     }
 
     fn register(&mut self, _registry: &Registry, _token: Token) -> io::Result<()> {
@@ -145,7 +165,27 @@ impl Backend for Loopback {
 impl Drop for Loopback {
     fn drop(&mut self) {
         lock(&self.hub.ports).remove(&self.address);
+        self.hub.leave(self.address, |_| true);
     }
+}
+
+/// Puts the packets of `tx` from index `from` on into the queue of `port`.
+fn deliver(port: &Mutex<Port>, tx: &TxBatch, from: usize) -> io::Result<()> {
+    let bytes = Bytes::copy_from_slice(tx.bytes());
+    let mut port = lock(port);
+    let was_empty = port.queue.is_empty();
+    for (i, (net, body)) in (from..).zip(tx.iter_from(from)) {
+        if port.queue.len() < QUEUE {
+            let start = i * tx.segment_len();
+            port.queue.push_back((net, bytes.slice(start..start + body.len())));
+        } else {
+            port.dropped += 1;
+        }
+    }
+    // One edge is enough: a reader that was told empties the queue before it sleeps.
+    let waker = port.waker.clone().filter(|_| was_empty);
+    drop(port);
+    waker.map_or(Ok(()), |waker| waker.wake())
 }
 
 /// A lock that a panic elsewhere cannot poison for us: every change under it is complete.

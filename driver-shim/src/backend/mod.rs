@@ -26,7 +26,7 @@ mod udp;
 #[cfg(test)]
 mod namespace;
 
-pub use error::OpenError;
+pub use error::{JoinError, OpenError};
 pub use faulty::Faulty;
 pub use local::Local;
 pub(crate) use local::domain;
@@ -86,6 +86,26 @@ pub trait Backend: Send + fmt::Debug {
     fn prepare(&mut self, now: Instant, dst: IpAddr) -> Reachability {
         let _ = (now, dst);
         Reachability::Ready
+    }
+
+    /// Lets in what is sent to a multicast group. The caller joins a group once, however many of its queue pairs are
+    /// members.
+    ///
+    /// # Errors
+    /// Where the back end cannot, or the system does not let it.
+    fn join(&mut self, group: IpAddr) -> Result<(), JoinError> {
+        let _ = group;
+        Err(JoinError::Unsupported { backend: self.name() })
+    }
+
+    /// No longer lets in what is sent to a multicast group.
+    fn leave(&mut self, group: IpAddr) {
+        let _ = group;
+    }
+
+    /// Whether the link is up, as far as the back end can know.
+    fn link_is_up(&self) -> bool {
+        true
     }
 
     /// Tells the time and does what is due: repeats unanswered address resolution, gives up on it, releases

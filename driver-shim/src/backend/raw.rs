@@ -14,8 +14,10 @@ use wire::batch::{Caps, IpIdRule, RxBurst, TxBatch};
 use wire::ip::{Ipv6Header, UdpHeader};
 use wire::{NetHeader, ROCE_V2_PORT};
 
-use super::local::{Local, domain, receive_capacity, roce_port, shield, window};
-use super::{BURST, Backend, IoCounters, OpenError, filter, receive_in_turns, send_all};
+use super::local::{
+    Local, domain, join_group, receive_capacity, roce_port, send_to_groups_from, shield, window,
+};
+use super::{BURST, Backend, IoCounters, JoinError, OpenError, filter, receive_in_turns, send_all};
 use crate::interfaces::GidTable;
 use crate::sys::{self, Inbox, Incoming, Outgoing};
 
@@ -28,10 +30,12 @@ const MAX_WINDOW: u32 = 128;
 /// Length of an IPv6 header.
 const IPV6_LEN: usize = 40;
 
-/// The raw back end: sockets per address.
+/// The raw back end: sockets per address and multicast group.
 #[derive(Debug)]
 pub struct Raw {
     sockets: Vec<Bound>,
+    /// Where sockets are registered that are opened later.
+    registration: Option<(Registry, Token)>,
     table: GidTable,
     window: u32,
     inbox: Inbox,
@@ -42,7 +46,7 @@ pub struct Raw {
     counters: IoCounters,
 }
 
-/// The sockets of one address.
+/// The sockets of one address or group.
 #[derive(Debug)]
 struct Bound {
     address: IpAddr,
@@ -54,8 +58,8 @@ struct Bound {
     capacity: u32,
     /// The kernel's count of dropped packets, as of the last packet.
     dropped: u32,
-    /// Holds the port; never read.
-    _shield: Socket,
+    /// Holds the port of an address; never read.
+    _shield: Option<Socket>,
 }
 
 impl Raw {
@@ -70,6 +74,7 @@ impl Raw {
         Ok(Self {
             table: GidTable::new(&addresses, interface.mac.unwrap_or_default(), interface.mtu),
             sockets,
+            registration: None,
             window: window(capacity, MAX_WINDOW),
             inbox: Inbox::new(PACKET),
             whole: Vec::new(),
@@ -137,7 +142,28 @@ impl Backend for Raw {
         for bound in &self.sockets {
             registry.register(&mut SourceFd(&bound.receive.as_raw_fd()), token, Interest::READABLE)?;
         }
+        self.registration = Some((registry.try_clone()?, token));
         Ok(())
+    }
+
+    fn join(&mut self, group: IpAddr) -> Result<(), JoinError> {
+        let own = self.sockets.iter().find(|bound| bound.address.is_ipv4() == group.is_ipv4());
+        let scope = own.ok_or(JoinError::NoAddress { group })?.scope;
+        let bound = Bound::new(group, scope).map_err(|source| JoinError::Open { group, source })?;
+        let membership = |source| JoinError::Membership { group, source };
+        join_group(&bound.receive, group, scope).map_err(membership)?;
+        if let Some((registry, token)) = &self.registration {
+            let mut fd = SourceFd(&bound.receive.as_raw_fd());
+            registry.register(&mut fd, *token, Interest::READABLE).map_err(membership)?;
+        }
+        self.sockets.push(bound);
+        Ok(())
+    }
+
+    fn leave(&mut self, group: IpAddr) {
+        // Closing the sockets ends the membership, and their registration.
+        self.sockets.retain(|bound| bound.address != group);
+        self.next = 0;
     }
 
     fn counters(&self) -> IoCounters {
@@ -157,7 +183,13 @@ impl Bound {
         let receive = open(Protocol::UDP)?;
         // Protocol 255 means: what is sent begins with the IP header, and nothing is received.
         let send = open(Protocol::from(libc::IPPROTO_RAW))?;
-        let shield = shield(address, scope)?;
+        let shield = if address.is_multicast() {
+            // To groups the kernel answers nothing.
+            None
+        } else {
+            send_to_groups_from(&send, address, scope).map_err(&failed)?;
+            Some(shield(address, scope)?)
+        };
         let capacity = receive_capacity(&receive).map_err(&failed)?;
         let on = |level, option| sys::set_option(&receive, level, option, 1).map_err(&failed);
         on(libc::SOL_SOCKET, libc::SO_RXQ_OVFL)?;

@@ -16,8 +16,8 @@ use socket2::{Protocol, Socket, Type};
 use wire::batch::{Caps, HeaderKnowledge, IpIdRule, RxBurst, TxBatch};
 use wire::{NetHeader, ROCE_V2_PORT};
 
-use super::local::{Local, domain, receive_capacity, roce_port, window};
-use super::{BURST, Backend, IoCounters, OpenError, filter, receive_in_turns, send_all};
+use super::local::{Local, domain, join_group, receive_capacity, roce_port, send_to_groups_from, window};
+use super::{BURST, Backend, IoCounters, JoinError, OpenError, filter, receive_in_turns, send_all};
 use crate::interfaces::GidTable;
 use crate::sys::{self, ControlBuf, Inbox, Outgoing};
 
@@ -40,10 +40,12 @@ pub struct UdpConfig {
     pub foreign_senders: bool,
 }
 
-/// The udp back end: one socket per address.
+/// The udp back end: one socket per address, and one per multicast group.
 #[derive(Debug)]
 pub struct Udp {
     sockets: Vec<Bound>,
+    /// Where sockets are registered that are opened later.
+    registration: Option<(Registry, Token)>,
     table: GidTable,
     window: u32,
     foreign_senders: bool,
@@ -79,6 +81,7 @@ impl Udp {
         let table = GidTable::new(&addresses, interface.mac.unwrap_or_default(), interface.mtu);
         let mut udp = Self {
             sockets,
+            registration: None,
             table,
             window: window(capacity, MAX_WINDOW),
             foreign_senders: config.foreign_senders,
@@ -185,7 +188,31 @@ impl Backend for Udp {
         for bound in &self.sockets {
             registry.register(&mut SourceFd(&bound.socket.as_raw_fd()), token, Interest::READABLE)?;
         }
+        self.registration = Some((registry.try_clone()?, token));
         Ok(())
+    }
+
+    fn join(&mut self, group: IpAddr) -> Result<(), JoinError> {
+        let own = self.sockets.iter().find(|bound| bound.address.is_ipv4() == group.is_ipv4());
+        let scope = own.ok_or(JoinError::NoAddress { group })?.scope;
+        // A socket of its own: one that is bound to an address takes nothing else, and the address that a datagram
+        // was sent to is known by the socket.
+        let bound = Bound::new(group, scope, self.foreign_senders)
+            .map_err(|source| JoinError::Open { group, source })?;
+        let membership = |source| JoinError::Membership { group, source };
+        join_group(&bound.socket, group, scope).map_err(membership)?;
+        if let Some((registry, token)) = &self.registration {
+            let mut fd = SourceFd(&bound.socket.as_raw_fd());
+            registry.register(&mut fd, *token, Interest::READABLE).map_err(membership)?;
+        }
+        self.sockets.push(bound);
+        Ok(())
+    }
+
+    fn leave(&mut self, group: IpAddr) {
+        // Closing the socket ends the membership, and its registration.
+        self.sockets.retain(|bound| bound.address != group);
+        self.next = 0;
     }
 
     fn counters(&self) -> IoCounters {
@@ -200,6 +227,12 @@ impl Bound {
         let socket = Socket::new(domain(address), Type::DGRAM, Some(Protocol::UDP)).map_err(&failed)?;
         socket.set_nonblocking(true).map_err(&failed)?;
         let capacity = receive_capacity(&socket).map_err(&failed)?;
+        if address.is_multicast() {
+            // Every device of a group has a socket on its port.
+            socket.set_reuse_address(true).map_err(&failed)?;
+        } else {
+            send_to_groups_from(&socket, address, scope).map_err(&failed)?;
+        }
         let on = |level, option| sys::set_option(&socket, level, option, 1).map_err(&failed);
         on(libc::SOL_SOCKET, libc::SO_RXQ_OVFL)?;
         if address.is_ipv4() {

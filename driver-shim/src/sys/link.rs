@@ -34,17 +34,33 @@ pub(crate) fn bind_link(fd: impl AsFd, interface: u32) -> io::Result<()> {
 
 /// Makes `interface` pass on frames to any Ethernet address, until the socket is closed.
 pub(crate) fn join_promiscuous(fd: impl AsFd, interface: u32) -> io::Result<()> {
+    membership(fd, libc::PACKET_ADD_MEMBERSHIP, interface, libc::PACKET_MR_PROMISC, [0; 6])
+}
+
+/// Makes `interface` pass on frames to a group's Ethernet address, until the socket is closed.
+pub(crate) fn join_ethernet_group(fd: impl AsFd, interface: u32, group: [u8; 6]) -> io::Result<()> {
+    membership(fd, libc::PACKET_ADD_MEMBERSHIP, interface, libc::PACKET_MR_MULTICAST, group)
+}
+
+/// Undoes [`join_ethernet_group`].
+pub(crate) fn leave_ethernet_group(fd: impl AsFd, interface: u32, group: [u8; 6]) -> io::Result<()> {
+    membership(fd, libc::PACKET_DROP_MEMBERSHIP, interface, libc::PACKET_MR_MULTICAST, group)
+}
+
+fn membership(fd: impl AsFd, option: c_int, interface: u32, kind: c_int, mac: [u8; 6]) -> io::Result<()> {
     // SAFETY: plain old data, all zero is a legal value.
     let mut request: libc::packet_mreq = unsafe { zeroed() };
     request.mr_ifindex = index(interface)?;
-    request.mr_type = u16::try_from(libc::PACKET_MR_PROMISC).unwrap_or_default();
+    request.mr_type = u16::try_from(kind).unwrap_or_default();
+    request.mr_alen = 6;
+    request.mr_address[..6].copy_from_slice(&mac);
     // SAFETY: the pointer and the length describe `request`, which lives through the call; the kernel only
     // reads it.
     check(unsafe {
         libc::setsockopt(
             fd.as_fd().as_raw_fd(),
             libc::SOL_PACKET,
-            libc::PACKET_ADD_MEMBERSHIP,
+            option,
             (&raw const request).cast(),
             len_of::<libc::packet_mreq>(),
         )

@@ -1,7 +1,8 @@
 //! Socket options, interface requests and a bounded wait.
 
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use libc::{c_int, socklen_t};
@@ -33,6 +34,16 @@ pub(crate) fn wait_readable(fd: BorrowedFd<'_>, limit: Duration) -> io::Result<b
         Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+/// A descriptor that is readable while what was written to it is more than what was read: each write adds a number,
+/// each read takes one away, and none of them waits.
+pub(crate) fn event_counter() -> io::Result<File> {
+    // SAFETY: takes no pointers.
+    let fd =
+        check(unsafe { libc::eventfd(0, libc::EFD_SEMAPHORE | libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
+    // SAFETY: the call gave this descriptor to us, and nobody else knows of it.
+    Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
 }
 
 /// An interface request that names `interface` and is otherwise zero.

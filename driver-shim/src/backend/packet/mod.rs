@@ -14,11 +14,11 @@ use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token, Waker};
 use socket2::{Domain, Socket, Type};
 use wire::batch::{Caps, HeaderKnowledge, IpIdRule, RxBurst, TxBatch};
-use wire::{Instant, Mac, NetHeader, ROCE_V2_PORT};
+use wire::{Gid, Instant, Mac, NetHeader, ROCE_V2_PORT};
 
 use self::frame::{Frame, Head, OFFLOAD_LEN, SUPER_FRAME};
 use super::local::{receive_capacity, shield, window};
-use super::{BURST, Backend, IoCounters, OpenError, Reachability, filter, send_all};
+use super::{BURST, Backend, IoCounters, JoinError, OpenError, Reachability, filter, send_all};
 use crate::interfaces::{GidTable, Interface};
 use crate::neigh::{Answer, Hop, Host, Kernel, Lookup, Resolver, Table};
 use crate::sys::{self, Inbox, Outgoing};
@@ -55,6 +55,12 @@ pub struct Packet {
     /// Packets to the device itself, which no wire brings back.
     looped: VecDeque<(NetHeader, Vec<u8>)>,
     waker: Option<Arc<Waker>>,
+    /// Index of the interface.
+    interface: u32,
+    /// Multicast groups that it takes packets of.
+    groups: Vec<IpAddr>,
+    /// The interface was down when it was last heard of.
+    down: bool,
     now: Instant,
     /// The kernel's count of dropped frames, as of the last frame.
     dropped: u32,
@@ -133,6 +139,9 @@ impl Packet {
             neighbours: Table::new(identity.neighbours),
             looped: VecDeque::new(),
             waker: None,
+            interface: interface.index,
+            groups: Vec::new(),
+            down: false,
             now: Instant::ZERO,
             dropped: 0,
             counters: IoCounters::default(),
@@ -160,9 +169,15 @@ impl Packet {
     fn receive(&mut self, limit: usize, rx: &mut RxBurst) -> io::Result<usize> {
         let count = match self.inbox.receive(self.socket.as_fd(), limit) {
             // Reported once when the interface goes down; it may come up again.
-            Err(error) if error.raw_os_error() == Some(libc::ENETDOWN) => 0,
+            Err(error) if error.raw_os_error() == Some(libc::ENETDOWN) => {
+                self.down = true;
+                0
+            }
             other => other?,
         };
+        if count > 0 {
+            self.down = false;
+        }
         for received in self.inbox.iter() {
             let drops = received.control().filter(|item| item.is(libc::SOL_SOCKET, libc::SO_RXQ_OVFL));
             for total in drops.filter_map(|item| item.number()) {
@@ -179,7 +194,9 @@ impl Packet {
                 continue;
             }
             if frame.is_udp() {
-                frame.unpack(rx, |net| self.table.index_of(net.dst_gid()).is_some());
+                frame.unpack(rx, |net| {
+                    self.table.index_of(net.dst_gid()).is_some() || self.groups.contains(&net.dst())
+                });
             } else if let Neighbours::Own(host) = self.neighbours.resolver()
                 && let Some((address, mac)) = host.on_frame(frame.bytes)
             {
@@ -232,7 +249,11 @@ impl Backend for Packet {
             }
             return Ok(taken);
         }
-        let dst = match self.neighbours.lookup(self.now, net.dst()) {
+        let lookup = match net.dst() {
+            group if group.is_multicast() => Lookup::Mac(Mac::of_group(group)),
+            host => self.neighbours.lookup(self.now, host),
+        };
+        let dst = match lookup {
             Lookup::Mac(mac) => mac,
             Lookup::Pending => {
                 for (packet, body) in tx.iter_from(from) {
@@ -271,12 +292,36 @@ impl Backend for Packet {
 
     fn prepare(&mut self, now: Instant, dst: IpAddr) -> Reachability {
         self.now = now;
-        if self.table.index_of(dst.into()).is_some() {
+        if dst.is_multicast() || self.table.index_of(dst.into()).is_some() {
             return Reachability::Ready;
         }
         let lookup = self.neighbours.lookup(now, dst);
         self.send_pending();
         lookup.into()
+    }
+
+    /// The interface lets the group's Ethernet address in. No router is told: within one network segment groups work
+    /// without.
+    fn join(&mut self, group: IpAddr) -> Result<(), JoinError> {
+        if !self.table.gids().iter().any(|own| *own != Gid::ZERO && own.is_v4() == group.is_ipv4()) {
+            return Err(JoinError::NoAddress { group });
+        }
+        sys::join_ethernet_group(&self.socket, self.interface, Mac::of_group(group).0)
+            .map_err(|source| JoinError::Membership { group, source })?;
+        self.groups.push(group);
+        Ok(())
+    }
+
+    fn leave(&mut self, group: IpAddr) {
+        self.groups.retain(|joined| *joined != group);
+        let left = sys::leave_ethernet_group(&self.socket, self.interface, Mac::of_group(group).0);
+        if let Err(error) = left {
+            tracing::debug!(%error, %group, "a group's Ethernet address stays");
+        }
+    }
+
+    fn link_is_up(&self) -> bool {
+        !self.down
     }
 
     fn poll(&mut self, now: Instant) {
