@@ -27,7 +27,7 @@ fn f31_as_responder_as_many_reads_as_agreed_and_not_one_more() {
     for (depth, count, refused) in [(16, 16, None), (8, 9, Some(8)), (0, 1, Some(0))] {
         let answers = reads_at_once(depth, count);
         let good = answers.iter().filter(|(op, ..)| *op == Operation::ReadResponseOnly).count();
-        assert_eq!(good as u32, refused.unwrap_or(count), "depth {depth}");
+        assert_eq!(u32::try_from(good).unwrap(), refused.unwrap_or(count), "depth {depth}");
         match refused {
             Some(n) => assert_eq!(answers.last(), Some(&(Operation::Acknowledge, Lone::psn(n), nak))),
             None => assert_eq!(answers.len(), good),
@@ -132,7 +132,7 @@ fn f32_a_query_tells_of_a_failure_and_gives_an_address_that_can_be_used_again() 
     ends.post(SendWr::write(2, &[ends.near(0, 8)], ends.mrs[1].addr, ends.mrs[1].rkey).signaled());
     assert_eq!(statuses(&ends.drive()), [(2, WcStatus::Success)]);
     // The queue key of datagrams.
-    let ud = qp::QpInit { qp_type: QpType::Ud, ..ends.init() };
+    let ud = QpInit { qp_type: QpType::Ud, ..ends.init() };
     let ud = ends.world.nic(a).create_qp(ud).unwrap();
     let attr = QpAttr { state: QpState::Init, qkey: QKey::new(0x77), ..QpAttr::default() };
     let mask = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::QKEY;
@@ -185,7 +185,7 @@ fn f33_a_new_rnr_timer_is_that_of_the_next_nak() {
         let timer = RnrTimer::new(code).unwrap();
         let attr = QpAttr { min_rnr_timer: timer, ..QpAttr::default() };
         lone.modify(&attr, AttrMask::MIN_RNR_TIMER).unwrap();
-        let answers = lone.answer(&[send.clone()]);
+        let answers = lone.answer(std::slice::from_ref(&send));
         assert_eq!(answers[0].aeth.map(|aeth| aeth.0), Some(Syndrome::RnrNak(timer)));
     }
     let refused = lone.modify(&QpAttr { timeout: 5, ..QpAttr::default() }, AttrMask::TIMEOUT).unwrap_err();

@@ -75,17 +75,8 @@ fn f24_what_can_never_be_posted_is_an_invalid_argument() {
     assert_eq!((receive, receive.errno()), (PostError::TooManySges { given: 2, max: 1 }, 22));
     // An operation that the type does not have.
     let peer = (ends.world.hosts[1].gid, NOBODY);
-    for ((attr, mask), keep) in ends.conn.steps(peer, wire::Psn::new(0), wire::Psn::new(0)).into_iter().zip([
-        qp::AttrMask::all(),
-        qp::AttrMask::STATE
-            | qp::AttrMask::AV
-            | qp::AttrMask::PATH_MTU
-            | qp::AttrMask::DEST_QPN
-            | qp::AttrMask::RQ_PSN,
-        qp::AttrMask::STATE | qp::AttrMask::SQ_PSN,
-    ]) {
-        ends.world.nic(a).modify_qp(now, uc, &attr, mask & keep).unwrap();
-    }
+    let conn = ends.conn;
+    conn.establish_uc(ends.world.nic(a), now, uc, peer).unwrap();
     for wr in [SendWr::read(1, &[piece], va, key), SendWr::fetch_add(1, ends.near(0, 8), va, key, 1)] {
         let refused = ends.world.nic(a).post_send(now, uc, wr).unwrap_err();
         assert_eq!((refused, refused.errno()), (PostError::WrongType(QpType::Uc), 22));

@@ -69,6 +69,24 @@ impl Conn {
         [step(QpState::Init, init), step(QpState::Rtr, rtr), step(QpState::Rts, rts)]
     }
 
+    /// Takes the unreliable connection `qpn` from RESET to RTS.
+    pub(crate) fn establish_uc(
+        &self,
+        nic: &mut Nic,
+        now: Instant,
+        qpn: Qpn,
+        peer: (Gid, Qpn),
+    ) -> Result<(), ModifyQpError> {
+        let reliable = AttrMask::MAX_DEST_RD_ATOMIC
+            | AttrMask::MIN_RNR_TIMER
+            | AttrMask::TIMEOUT
+            | AttrMask::RETRY_CNT
+            | AttrMask::RNR_RETRY
+            | AttrMask::MAX_QP_RD_ATOMIC;
+        let mut steps = self.steps(peer, Psn::new(0), Psn::new(0)).into_iter();
+        steps.try_for_each(|(attr, mask)| nic.modify_qp(now, qpn, &attr, mask - reliable))
+    }
+
     /// Takes `qpn` from RESET to RTS.
     pub(crate) fn establish(
         &self,
