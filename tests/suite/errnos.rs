@@ -5,8 +5,8 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use driver_shim::ConnectError;
-use driver_shim::backend::{OpenError, Unreachable};
+use driver_shim::backend::{JoinError, OpenError, Unreachable};
+use driver_shim::{AttachError, ConnectError};
 use driver_shim::oob::OobError;
 use qp::state::{ModifyError, QpState, QpType};
 use qp::{
@@ -140,6 +140,20 @@ fn all() -> Vec<(&'static str, Vec<Case>)> {
         open(OpenError::SelfTest { address, reason: "of a filter" }, EOPNOTSUPP),
         open(OpenError::Io { what: "bind", source: io::Error::from_raw_os_error(EBUSY) }, EBUSY),
     ];
+    let join = |error: JoinError, right| case(&error, error.errno(), right);
+    let refused = || io::Error::from_raw_os_error(EBUSY);
+    let no_permission = OpenError::NoPermission { backend: "raw" };
+    let join = vec![
+        join(JoinError::Unsupported { backend: "x" }, EOPNOTSUPP),
+        join(JoinError::NoAddress { group: address }, EADDRNOTAVAIL),
+        join(JoinError::Open { group: address, source: no_permission }, EPERM),
+        join(JoinError::Membership { group: address, source: refused() }, EBUSY),
+    ];
+    let attach = |error: AttachError, right| case(&error, error.errno(), right);
+    let attach = vec![
+        attach(McastError::NoSuchQp.into(), EINVAL),
+        attach(JoinError::Unsupported { backend: "x" }.into(), EOPNOTSUPP),
+    ];
     let oob = |error: OobError, right| case(&error, error.errno(), right);
     let nothing = || io::Error::other("nothing");
     let oob = vec![
@@ -155,7 +169,8 @@ fn all() -> Vec<(&'static str, Vec<Case>)> {
         ("DestroyError", destroy),
         ("ResizeCqError", resize),
         ("McastError", mcast),
-        ("AttachError", Vec::new()),
+        ("AttachError", attach),
+        ("JoinError", join),
         ("ModifySrqError", srq),
         ("MrError", mr),
         ("PostError", post),

@@ -167,12 +167,8 @@ impl JoinError {
         match self {
             Self::Unsupported { .. } => libc::EOPNOTSUPP,
             Self::NoAddress { .. } => libc::EADDRNOTAVAIL,
-            Self::Open { source: OpenError::PortInUse { .. }, .. } => libc::EADDRINUSE,
-            Self::Open { source: OpenError::NoPermission { .. }, .. } => libc::EPERM,
-            Self::Open { source: OpenError::Io { source, .. }, .. } | Self::Membership { source, .. } => {
-                source.raw_os_error().unwrap_or(libc::EINVAL)
-            }
-            Self::Open { .. } => libc::EINVAL,
+            Self::Open { source, .. } => source.errno(),
+            Self::Membership { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
         }
     }
 }
