@@ -6,8 +6,8 @@ use std::io;
 use std::path::Path;
 
 use driver_shim::backend::{JoinError, OpenError, Unreachable};
-use driver_shim::{AttachError, ConnectError};
 use driver_shim::oob::OobError;
+use driver_shim::{AttachError, ConnectError};
 use qp::state::{ModifyError, QpState, QpType};
 use qp::{
     CreateError, DestroyError, McastError, ModifyQpError, ModifySrqError, MrError, PostError, QpCap,
