@@ -13,7 +13,7 @@ use qp::{
     CreateError, DestroyError, McastError, ModifyQpError, ModifySrqError, MrError, PostError, QpCap,
     ResizeCqError,
 };
-use wire::{Gid, LKey, Mtu};
+use wire::{Gid, LKey, Mtu, RKey, VirtAddr};
 
 const EPERM: i32 = 1;
 const EBUSY: i32 = 16;
@@ -101,6 +101,10 @@ fn all() -> Vec<(&'static str, Vec<Case>)> {
         mr(MrError::NoSuchKey(LKey::new(1)), EINVAL),
         mr(MrError::OutOfBounds { offset: 1, end: 2, length: 1 }, EINVAL),
         mr(MrError::TableFull, ENOMEM),
+        mr(MrError::NoSuchWindow(RKey::new(1)), EINVAL),
+        mr(MrError::WindowsBound(2), EBUSY),
+        mr(MrError::FastRegistered, EINVAL),
+        mr(MrError::Wraps { iova: VirtAddr::new(u64::MAX), length: 2 }, EINVAL),
     ];
     let post = |error: PostError, right| case(&error, error.errno(), right);
     // F24: a full queue is ENOMEM, all else EINVAL; F35: so is a message that is too long.

@@ -1,7 +1,7 @@
 //! Field cases F1 to F9: wire format and parsing, as real peers have met it. Public captures are read where
 //! `FERROCE_CAPTURES` says they are.
 
-use qp::{QpType, RecvWr, SendWr, Sge};
+use qp::{Access, MwRange, MwType, QpType, RecvWr, SendWr, Sge};
 use trace::{CapturedFrame, FrameKind, IcrcCheck, Summary, dissect};
 use transport::{DropReason, WcOpcode, WcStatus};
 use wire::opcode::Transport;
@@ -186,6 +186,46 @@ fn f3_local_pieces_cannot_wrap() {
         let send = Crafted::rc(Operation::SendOnly, lone.qpn, Lone::psn(0)).ack_req().payload(b"xy");
         lone.inject(&[send]);
         assert_eq!(lone.completions()[0].status, WcStatus::LocProtErr);
+    }
+}
+
+/// Rules R-MEM-4, R-MEM-15.
+#[test]
+fn f3_windows_cannot_wrap() {
+    let bind = |lone: &mut Lone, va: u64, length: u64| {
+        let pd = lone.nic.query_qp(lone.qpn).expect("the queue pair").1.pd;
+        let mw = lone.nic.alloc_mw(pd, MwType::Type2).expect("a window");
+        let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let range = MwRange { mr: lone.mr.lkey, va: VirtAddr::new(va), length, access };
+        lone.post(SendWr::bind_mw(1, mw, 0x5A, &range));
+        assert_eq!(lone.sent(), []);
+        (mw.with_variant(0x5A), lone.completions()[0].status)
+    };
+    let end = Lone::new(Conn::default()).va(Lone::MR_LEN as u64);
+    for (va, length) in
+        [(0xFFFF_FFFF_FFFF_FC00, 0x400), (u64::MAX, 2), (end - 16, u64::MAX), (end - 16, 17), (end, 1)]
+    {
+        let mut lone = Lone::new(Conn::default());
+        assert_eq!(bind(&mut lone, va, length).1, WcStatus::MwBindErr, "{va:#x}, {length}");
+    }
+    // Through a window to the last sixteen bytes.
+    for (va, len, right) in [
+        (end - 16, 16_u32, Syndrome::ACK),
+        (end - 1, 1, Syndrome::ACK),
+        (end - 1, 2, ACCESS_NAK),
+        (end - 17, 1, ACCESS_NAK),
+        (end, 1, ACCESS_NAK),
+        (0xFFFF_FFFF_FFFF_FC00, 0x400, ACCESS_NAK),
+        (u64::MAX, 1, ACCESS_NAK),
+    ] {
+        let mut lone = Lone::new(Conn::default());
+        let (rkey, status) = bind(&mut lone, end - 16, 16);
+        assert_eq!(status, WcStatus::Success);
+        let write = Crafted::rc(Operation::WriteOnly, lone.qpn, Lone::psn(0)).ack_req();
+        let sent = lone.answer(&[write.reth(va, rkey, len).payload(&vec![9; len as usize])]);
+        assert_eq!(sent[0].aeth.map(|(syndrome, _)| syndrome), Some(right), "{va:#x}, {len}");
+        let written = lone.bytes(0, Lone::MR_LEN).iter().filter(|byte| **byte == 9).count();
+        assert_eq!(written, if right == ACCESS_NAK { 0 } else { len as usize });
     }
 }
 

@@ -75,6 +75,7 @@ fn statuses_have_the_names_and_numbers_of_verbs() {
         (WcStatus::LocQpOpErr, 2, "LOC_QP_OP_ERR"),
         (WcStatus::LocProtErr, 4, "LOC_PROT_ERR"),
         (WcStatus::WrFlushErr, 5, "WR_FLUSH_ERR"),
+        (WcStatus::MwBindErr, 6, "MW_BIND_ERR"),
         (WcStatus::BadRespErr, 7, "BAD_RESP_ERR"),
         (WcStatus::RemInvReqErr, 9, "REM_INV_REQ_ERR"),
         (WcStatus::RemAccessErr, 10, "REM_ACCESS_ERR"),
@@ -90,10 +91,13 @@ fn statuses_have_the_names_and_numbers_of_verbs() {
 /// Rule R-CQE-8.
 #[test]
 fn completion_opcodes_have_the_numbers_of_verbs() {
-    use WcOpcode::{CompSwap, FetchAdd, RdmaRead, RdmaWrite, Recv, RecvRdmaWithImm, Send};
-    let numbers =
-        [Send, RdmaWrite, RdmaRead, CompSwap, FetchAdd, Recv, RecvRdmaWithImm].map(|opcode| opcode as u32);
-    assert_eq!(numbers, [0, 1, 2, 3, 4, 128, 129]);
+    use WcOpcode::{
+        AtomicWrite, BindMw, CompSwap, FetchAdd, Flush, LocalInv, RdmaRead, RdmaWrite, Recv, RecvRdmaWithImm,
+        Send,
+    };
+    let sent = [Send, RdmaWrite, RdmaRead, CompSwap, FetchAdd, BindMw, LocalInv, Flush, AtomicWrite];
+    assert_eq!(sent.map(|opcode| opcode as u32), [0, 1, 2, 3, 4, 5, 6, 8, 9]);
+    assert_eq!([Recv, RecvRdmaWithImm].map(|opcode| opcode as u32), [128, 129]);
 }
 
 /// Rule R-MEM-14.

@@ -84,7 +84,8 @@ impl Lone {
         }
         let addr = AddressVector { dgid: peer, ..AddressVector::default() };
         let ah = nic.create_ah(pd, addr).expect("an address handle");
-        let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        let access = Access::LOCAL_WRITE | Access::MW_BIND | remote;
         let mr = nic.reg_mr(pd, vec![0; Self::MR_LEN], access).expect("a memory region");
         let peer_header = NetHeader::v2(peer.ip(), own.ip(), 50_000, 0, 64).expect("one family");
         Self { nic, now: Instant::ZERO, qpn, mr, cq, peer_header, ah, next_wr: 0 }
