@@ -9,6 +9,11 @@ use wire::Qpn;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CqId(pub(crate) u32);
 
+impl CqId {
+    /// No queue: for a side of a queue pair that never completes anything.
+    pub(crate) const NONE: Self = Self(u32::MAX);
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Armed {
     No,
@@ -42,6 +47,8 @@ pub(crate) struct Cq {
     overrun: bool,
     /// Queue pairs that complete here; while there are any, it cannot be destroyed.
     pub(crate) users: BTreeSet<Qpn>,
+    /// Shared receive queues whose receives complete here, by the same rule.
+    pub(crate) srqs: u32,
 }
 
 impl Cq {
@@ -54,6 +61,7 @@ impl Cq {
             armed: Armed::No,
             overrun: false,
             users: BTreeSet::new(),
+            srqs: 0,
         }
     }
 

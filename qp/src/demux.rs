@@ -7,6 +7,7 @@ use wire::batch::HeaderKnowledge;
 use wire::{Gid, NetHeader, PKey, Packet, ParseError, Qpn, icrc};
 
 use crate::pair::QueuePair;
+use crate::state::QpType;
 
 /// The reason for a packet that does not parse.
 pub(crate) fn unparsable(error: ParseError) -> DropReason {
@@ -23,6 +24,15 @@ pub(crate) fn admit(pair: &QueuePair, gids: &[Gid], packet: &Packet<'_>) -> Resu
     // Rule R-ADM-4.
     if info.transport != pair.init.qp_type.transport() {
         return Err(DropReason::WrongTransport);
+    }
+    // Rule R-RSP-63.
+    let has_half = match pair.init.qp_type {
+        QpType::XrcIni => !info.kind.is_request(),
+        QpType::XrcTgt => info.kind.is_request(),
+        _ => true,
+    };
+    if !has_half {
+        return Err(DropReason::WrongHalf);
     }
     let takes = if info.kind.is_request() { state.takes_requests() } else { state.takes_responses() };
     if !takes {

@@ -14,6 +14,10 @@ use crate::state::QpType;
 pub(crate) enum Engines {
     /// Reliable connection.
     Rc(Box<Requester>, Box<Responder>),
+    /// The sending half of a reliable connection: an XRC initiator.
+    XrcIni(Box<Requester>),
+    /// Its receiving half: an XRC target.
+    XrcTgt(Box<Responder>),
     /// Unreliable connection.
     Uc(Box<Sender>, Box<Receiver>),
     /// Unreliable datagrams.
@@ -29,45 +33,51 @@ impl Engines {
             QpType::Ud | QpType::Gsi => {
                 Self::Ud(Box::new(Sender::new(Transport::Ud, params)), Box::default())
             }
-            _ => Self::Rc(Box::new(Requester::new(params)), Box::new(Responder::new(params))),
+            QpType::XrcIni => Self::XrcIni(Box::new(Requester::new(params))),
+            QpType::XrcTgt => Self::XrcTgt(Box::new(Responder::new(params))),
+            QpType::Rc => Self::Rc(Box::new(Requester::new(params)), Box::new(Responder::new(params))),
         }
     }
 
     /// The receiving half starts: its first PSN is known.
     pub(crate) fn start_receiving(&mut self, params: &RcParams) {
         match self {
-            Self::Rc(_, responder) => **responder = Responder::new(params),
+            Self::Rc(_, responder) | Self::XrcTgt(responder) => **responder = Responder::new(params),
             Self::Uc(_, receiver) => **receiver = Receiver::new(params),
-            Self::Ud(..) => {}
+            Self::Ud(..) | Self::XrcIni(_) => {}
         }
     }
 
     /// The sending half starts: its first PSN is known.
     pub(crate) fn start_sending(&mut self, params: &RcParams) {
         match self {
-            Self::Rc(requester, _) => **requester = Requester::new(params),
+            Self::Rc(requester, _) | Self::XrcIni(requester) => **requester = Requester::new(params),
             Self::Uc(sender, _) => **sender = Sender::new(Transport::Uc, params),
             Self::Ud(sender, _) => **sender = Sender::new(Transport::Ud, params),
+            Self::XrcTgt(_) => {}
         }
     }
 
     pub(crate) fn post(&mut self, wqe: SendWqe) {
         match self {
-            Self::Rc(requester, _) => requester.post(wqe),
+            Self::Rc(requester, _) | Self::XrcIni(requester) => requester.post(wqe),
             Self::Uc(sender, _) | Self::Ud(sender, _) => sender.post(wqe),
+            // Posting is refused.
+            Self::XrcTgt(_) => {}
         }
     }
 
     /// Sends that have not completed.
     pub(crate) fn sends(&self) -> usize {
         match self {
-            Self::Rc(requester, _) => requester.len(),
+            Self::Rc(requester, _) | Self::XrcIni(requester) => requester.len(),
             Self::Uc(sender, _) | Self::Ud(sender, _) => sender.len(),
+            Self::XrcTgt(_) => 0,
         }
     }
 
     pub(crate) fn has_replies(&self) -> bool {
-        matches!(self, Self::Rc(_, responder) if responder.has_replies())
+        matches!(self, Self::Rc(_, responder) | Self::XrcTgt(responder) if responder.has_replies())
     }
 
     /// The numbers of repeats have changed.
@@ -79,36 +89,40 @@ impl Engines {
 
     pub(crate) fn set_draining(&mut self, draining: bool) {
         match self {
-            Self::Rc(requester, _) => requester.set_draining(draining),
+            Self::Rc(requester, _) | Self::XrcIni(requester) => requester.set_draining(draining),
             Self::Uc(sender, _) | Self::Ud(sender, _) => sender.set_draining(draining),
+            Self::XrcTgt(_) => {}
         }
     }
 
     pub(crate) fn is_drained(&self) -> bool {
         match self {
-            Self::Rc(requester, _) => requester.is_drained(),
+            Self::Rc(requester, _) | Self::XrcIni(requester) => requester.is_drained(),
             Self::Uc(sender, _) | Self::Ud(sender, _) => sender.is_drained(),
+            Self::XrcTgt(_) => true,
         }
     }
 
     /// Completes all sends with a flush error.
     pub(crate) fn flush_sends(&mut self, ctx: &mut Ctx<'_>) {
         match self {
-            Self::Rc(requester, _) => requester.flush(ctx),
+            Self::Rc(requester, _) | Self::XrcIni(requester) => requester.flush(ctx),
             Self::Uc(sender, _) | Self::Ud(sender, _) => sender.flush(ctx),
+            Self::XrcTgt(_) => {}
         }
     }
 
     /// The queue pair fails: gives the receive back that a message had begun to use.
     pub(crate) fn abandon(&mut self) -> Option<RecvWqe> {
         match self {
-            Self::Rc(_, responder) => {
+            Self::Rc(_, responder) | Self::XrcTgt(responder) => {
                 let unfinished = responder.take_unfinished();
                 responder.abandon();
                 unfinished
             }
             Self::Uc(_, receiver) => receiver.take_unfinished(),
             Self::Ud(_, datagrams) => datagrams.take_unfinished(),
+            Self::XrcIni(_) => None,
         }
     }
 
@@ -123,7 +137,9 @@ impl Engines {
             Self::Rc(_, responder) if packet.info().kind.is_request() => {
                 responder.on_request(ctx, recv, packet)
             }
-            Self::Rc(requester, _) => requester.on_response(ctx, packet),
+            // Admission has seen to it that the other half gets nothing.
+            Self::XrcTgt(responder) => responder.on_request(ctx, recv, packet),
+            Self::Rc(requester, _) | Self::XrcIni(requester) => requester.on_response(ctx, packet),
             Self::Uc(_, receiver) => receiver.on_packet(ctx, recv, packet),
             Self::Ud(_, datagrams) => datagrams.on_packet(ctx, recv, packet),
         }
@@ -131,13 +147,13 @@ impl Engines {
 
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         match self {
-            Self::Rc(requester, _) => requester.poll_timeout(),
-            Self::Uc(..) | Self::Ud(..) => None,
+            Self::Rc(requester, _) | Self::XrcIni(requester) => requester.poll_timeout(),
+            Self::Uc(..) | Self::Ud(..) | Self::XrcTgt(_) => None,
         }
     }
 
     pub(crate) fn handle_timeout(&mut self, ctx: &mut Ctx<'_>) {
-        if let Self::Rc(requester, _) = self {
+        if let Self::Rc(requester, _) | Self::XrcIni(requester) = self {
             requester.handle_timeout(ctx);
         }
     }
@@ -154,23 +170,24 @@ impl Engines {
     pub(crate) fn prepare_reply(&mut self, ctx: &mut Ctx<'_>) -> Option<usize> {
         match self {
             // Rule R-RSP-39: answers leave whatever becomes of requests.
-            Self::Rc(_, responder) => responder.prepare(ctx),
-            Self::Uc(..) | Self::Ud(..) => None,
+            Self::Rc(_, responder) | Self::XrcTgt(responder) => responder.prepare(ctx),
+            Self::Uc(..) | Self::Ud(..) | Self::XrcIni(_) => None,
         }
     }
 
     /// Writes the answer that was announced; false where there is none after all.
     pub(crate) fn write_reply(&mut self, ctx: &mut Ctx<'_>, body: &mut [u8]) -> bool {
         match self {
-            Self::Rc(_, responder) => responder.write(ctx, body),
-            Self::Uc(..) | Self::Ud(..) => false,
+            Self::Rc(_, responder) | Self::XrcTgt(responder) => responder.write(ctx, body),
+            Self::Uc(..) | Self::Ud(..) | Self::XrcIni(_) => false,
         }
     }
 
     /// Length of the next request to send on the way `net`.
     pub(crate) fn prepare_send(&mut self, ctx: &mut Ctx<'_>, net: &NetHeader) -> Option<usize> {
         match self {
-            Self::Rc(requester, _) => requester.prepare(ctx),
+            Self::Rc(requester, _) | Self::XrcIni(requester) => requester.prepare(ctx),
+            Self::XrcTgt(_) => None,
             Self::Uc(sender, _) => sender.prepare(ctx),
             Self::Ud(sender, _) => {
                 let same_way = sender.oldest()?.datagram.as_ref().is_some_and(|to| to.net == *net);
@@ -182,7 +199,8 @@ impl Engines {
     /// Writes the request that was announced; false where its memory has gone.
     pub(crate) fn write_send(&mut self, ctx: &mut Ctx<'_>, body: &mut [u8]) -> bool {
         match self {
-            Self::Rc(requester, _) => requester.write(ctx, body),
+            Self::Rc(requester, _) | Self::XrcIni(requester) => requester.write(ctx, body),
+            Self::XrcTgt(_) => false,
             Self::Uc(sender, _) | Self::Ud(sender, _) => sender.write(ctx, body),
         }
     }

@@ -8,15 +8,11 @@ use crate::wr::QpCap;
 const EINVAL: i32 = 22;
 const EBUSY: i32 = 16;
 const ENOMEM: i32 = 12;
-const EOPNOTSUPP: i32 = 95;
 
 /// Why an object was not created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CreateError {
-    /// This transport service is not there.
-    #[error("{0} queue pairs are not supported; RC, UC, UD and GSI are")]
-    QpType(QpType),
     /// No such protection domain.
     #[error("there is no such protection domain")]
     NoPd,
@@ -40,6 +36,15 @@ pub enum CreateError {
     /// No such shared receive queue.
     #[error("there is no such shared receive queue")]
     NoSrq,
+    /// This shared receive queue is for XRC targets.
+    #[error("a shared receive queue for XRC serves XRC targets only, whose peers name it")]
+    XrcSrq,
+    /// XRC queue pairs are made without receives.
+    #[error("an XRC queue pair is made without a shared receive queue: requests name theirs")]
+    XrcReceives,
+    /// No such XRC domain.
+    #[error("there is no such XRC domain; an XRC target needs one")]
+    NoXrcd,
     /// A shared receive queue of this size cannot be made.
     #[error("a shared receive queue holds 1 to {max_wr} receives of at most {max_sge} pieces each")]
     SrqSize {
@@ -64,7 +69,6 @@ impl CreateError {
     #[must_use]
     pub const fn errno(&self) -> i32 {
         match self {
-            Self::QpType(_) => EOPNOTSUPP,
             Self::TableFull | Self::SrqTableFull => ENOMEM,
             _ => EINVAL,
         }

@@ -30,8 +30,8 @@ pub use limits::Limits;
 pub use mr::{MrError, MrInfo, MwType, Rereg};
 pub use nic::{Nic, NicConfig};
 pub use pair::QpInit;
-pub use srq::{ModifySrqError, SrqAttr, SrqInit, SrqMask};
-pub use state::{AddressVector, AttrMask, QpAttr, QpState, QpType};
+pub use srq::{ModifySrqError, SrqAttr, SrqInit, SrqMask, SrqXrc, XrcdId};
+pub use state::{AddressVector, AttrMask, QpAttr, QpState, QpType, UnknownQpType};
 pub use transport::wqe::Placement;
 pub use transport::wqe::{SendFlags, SendOp, Sge, SgeList};
 pub use transport::{

@@ -36,6 +36,7 @@ mod srqs;
 #[cfg(test)]
 mod tests;
 mod work;
+mod xrc;
 
 /// What a NIC is told when it is made.
 #[derive(Clone, Debug)]
@@ -67,6 +68,7 @@ pub struct Nic {
     /// Address handles: their domain and where they lead.
     ahs: Slab<(PdId, AddressVector)>,
     srqs: SrqTable,
+    xrcds: Slab<xrc::Xrcd>,
     qps: QpTable,
     groups: mcast::Groups,
     port: port::Port,
@@ -94,6 +96,7 @@ impl Nic {
             cqs: Slab::default(),
             ahs: Slab::default(),
             srqs: SrqTable::default(),
+            xrcds: Slab::default(),
             qps: QpTable::default(),
             groups: mcast::Groups::default(),
             port: port::Port::default(),

@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 
-use transport::ports::Side;
 use transport::{Completion, Ctx, Effects, RcParams, RecvQueue, RecvWqe, WcOpcode, WcStatus};
 use wire::{Gid, Instant, NetHeader, PKey, QKey, Qpn, Srqn};
 
@@ -11,6 +10,7 @@ use crate::engines::Engines;
 use crate::mr::MrTable;
 use crate::nic::NicConfig;
 use crate::sched::Turn;
+use crate::srq::XrcdId;
 use crate::state::{QpAttr, QpState, QpType};
 use crate::wr::QpCap;
 
@@ -24,7 +24,7 @@ const GSI_QKEY: QKey = QKey::new(0x8001_0000);
 /// What a queue pair is made of, fixed when it is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpInit {
-    /// Transport service: RC, UC, UD or GSI.
+    /// Transport service.
     pub qp_type: QpType,
     /// Protection domain.
     pub pd: transport::PdId,
@@ -40,13 +40,65 @@ pub struct QpInit {
     /// F27). Take such a queue pair to ERR and wait for [`LastWqeReached`](crate::AsyncEvent::LastWqeReached) before
     /// it is reset or destroyed: else a receive that it has in use is lost.
     pub srq: Option<Srqn>,
+    /// XRC domain, of an XRC target only.
+    pub xrcd: Option<XrcdId>,
 }
 
 impl QpInit {
     /// A queue pair of the default sizes, with a receive queue of its own.
     #[must_use]
     pub fn new(qp_type: QpType, pd: transport::PdId, send_cq: CqId, recv_cq: CqId) -> Self {
-        Self { qp_type, pd, send_cq, recv_cq, cap: QpCap::default(), sq_sig_all: false, srq: None }
+        Self {
+            qp_type,
+            pd,
+            send_cq,
+            recv_cq,
+            cap: QpCap::default(),
+            sq_sig_all: false,
+            srq: None,
+            xrcd: None,
+        }
+    }
+
+    /// An XRC initiator: it sends only, to the shared receive queue that each work request names.
+    #[must_use]
+    pub fn xrc_initiator(pd: transport::PdId, send_cq: CqId) -> Self {
+        Self::new(QpType::XrcIni, pd, send_cq, CqId::NONE)
+    }
+
+    /// An XRC target: it receives only, into the shared receive queues of `xrcd` that its peer names. It has neither
+    /// protection domain nor completion queues; those of the shared receive queue count (rule R-RSP-45).
+    #[must_use]
+    pub fn xrc_target(xrcd: XrcdId) -> Self {
+        let none = transport::PdId(u32::MAX);
+        Self { xrcd: Some(xrcd), ..Self::new(QpType::XrcTgt, none, CqId::NONE, CqId::NONE) }
+    }
+
+    /// With what means nothing for its type left out: receive sizes where receives are shared (field case F27), and
+    /// what an XRC queue pair does not have.
+    pub(crate) fn normalized(mut self) -> Self {
+        let is_xrc = matches!(self.qp_type, QpType::XrcIni | QpType::XrcTgt);
+        if self.srq.is_some() || is_xrc {
+            (self.cap.max_recv_wr, self.cap.max_recv_sge) = (0, 0);
+        }
+        if is_xrc {
+            self.recv_cq = CqId::NONE;
+        }
+        match self.qp_type {
+            QpType::XrcTgt => {
+                self.send_cq = CqId::NONE;
+                self.pd = transport::PdId(u32::MAX);
+                self.cap = QpCap {
+                    max_send_wr: 0,
+                    max_recv_wr: 0,
+                    max_send_sge: 0,
+                    max_recv_sge: 0,
+                    max_inline_data: 0,
+                };
+            }
+            _ => self.xrcd = None,
+        }
+        self
     }
 }
 
@@ -186,7 +238,7 @@ impl QueuePair {
 pub(crate) fn flush_receive(qpn: Qpn, wqe: &RecvWqe, out: &mut Effects) {
     out.counters.resp_cqe_flush_error += 1;
     let wc = Completion::error(wqe.wr_id, WcStatus::WrFlushErr, WcOpcode::Recv, qpn);
-    out.completions.push((Side::Recv, wc));
+    out.completions.push((wqe.side, wc));
 }
 
 fn params(qpn: Qpn, init: &QpInit, attr: &QpAttr, config: &NicConfig) -> RcParams {
@@ -195,6 +247,7 @@ fn params(qpn: Qpn, init: &QpInit, attr: &QpAttr, config: &NicConfig) -> RcParam
     RcParams {
         qpn,
         dest_qpn: attr.dest_qpn,
+        transport: init.qp_type.transport(),
         pd: init.pd,
         access: attr.access,
         pkey: PKey::DEFAULT,

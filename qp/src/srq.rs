@@ -3,10 +3,16 @@
 use std::collections::VecDeque;
 
 use bitflags::bitflags;
+use transport::ports::Side;
 use transport::{PdId, RecvQueue, RecvWqe};
 use wire::Srqn;
 
+use crate::cq::CqId;
 use crate::wr::{PostError, RecvWr};
+
+/// An XRC domain of a device: what its targets and shared receive queues have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct XrcdId(pub(crate) u32);
 
 /// The most shared receive queues of a device.
 pub const MAX_SRQS: usize = 1 << 16;
@@ -26,6 +32,26 @@ pub struct SrqInit {
     pub max_wr: u32,
     /// Pieces of a receive.
     pub max_sge: u32,
+    /// What makes it one for XRC targets, whose peers name it by its number; `None` for one that queue pairs are made
+    /// with.
+    pub xrc: Option<SrqXrc>,
+}
+
+impl SrqInit {
+    /// One that queue pairs are made with.
+    #[must_use]
+    pub const fn new(pd: PdId, max_wr: u32, max_sge: u32) -> Self {
+        Self { pd, max_wr, max_sge, xrc: None }
+    }
+}
+
+/// The XRC part of a shared receive queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SrqXrc {
+    /// Domain of the targets that take from it.
+    pub xrcd: XrcdId,
+    /// Where its receives complete, whichever target took them.
+    pub cq: CqId,
 }
 
 /// Attributes of a shared receive queue: what a modification sets and a query gives back.
@@ -96,6 +122,9 @@ impl ModifySrqError {
 #[derive(Debug)]
 pub(crate) struct Srq {
     pub(crate) pd: PdId,
+    pub(crate) xrc: Option<SrqXrc>,
+    /// Where its receives complete.
+    side: Side,
     attr: SrqAttr,
     queue: VecDeque<RecvWqe>,
     /// Queue pairs that take from it; while there are any, it cannot be destroyed.
@@ -105,9 +134,18 @@ pub(crate) struct Srq {
 }
 
 impl Srq {
-    pub(crate) fn new(init: &SrqInit) -> Self {
+    pub(crate) fn new(srqn: Srqn, init: &SrqInit) -> Self {
         let attr = SrqAttr { max_wr: init.max_wr, max_sge: init.max_sge, limit: 0 };
-        Self { pd: init.pd, attr, queue: VecDeque::new(), users: 0, limit_reached: false }
+        let side = if init.xrc.is_some() { Side::Srq(srqn) } else { Side::Recv };
+        Self {
+            pd: init.pd,
+            xrc: init.xrc,
+            side,
+            attr,
+            queue: VecDeque::new(),
+            users: 0,
+            limit_reached: false,
+        }
     }
 
     pub(crate) const fn attr(&self) -> SrqAttr {
@@ -121,7 +159,7 @@ impl Srq {
 
     /// The pieces are of the queue's own domain, whatever that of a queue pair is (rule R-RSP-56).
     pub(crate) fn post(&mut self, wr: RecvWr) -> Result<(), PostError> {
-        let wqe = wr.check(self.attr.max_sge, self.pd)?;
+        let wqe = wr.check(self.attr.max_sge, self.pd, self.side)?;
         if self.queue.len() >= self.attr.max_wr as usize {
             return Err(PostError::QueueFull(self.attr.max_wr));
         }
@@ -182,8 +220,8 @@ pub(crate) struct SrqTable {
 }
 
 impl SrqTable {
-    /// Stores `srq` and gives its number; `None` where the table is full.
-    pub(crate) fn insert(&mut self, srq: Srq) -> Option<Srqn> {
+    /// Makes one under a number of its own; `None` where the table is full.
+    pub(crate) fn insert(&mut self, init: &SrqInit) -> Option<Srqn> {
         // While there are unused numbers, none is used twice.
         let index = if self.slots.len() < MAX_SRQS {
             self.slots.push(None);
@@ -191,8 +229,9 @@ impl SrqTable {
         } else {
             self.free.pop_front()?
         };
-        self.slots[index] = Some(Box::new(srq));
-        Some(Srqn::new(u32::try_from(index).ok()? + 1))
+        let srqn = Srqn::new(u32::try_from(index).ok()? + 1);
+        self.slots[index] = Some(Box::new(Srq::new(srqn, init)));
+        Some(srqn)
     }
 
     pub(crate) fn remove(&mut self, srqn: Srqn) -> Option<Box<Srq>> {
@@ -206,8 +245,30 @@ impl SrqTable {
         self.slots.get(index(srqn)?)?.as_deref()
     }
 
+    /// The one that peers of targets of `xrcd` call `srqn`.
+    pub(crate) fn of_domain(&mut self, srqn: Srqn, xrcd: XrcdId) -> Option<&mut Srq> {
+        self.get_mut(srqn).filter(|srq| srq.xrc.is_some_and(|xrc| xrc.xrcd == xrcd))
+    }
+
     pub(crate) fn get_mut(&mut self, srqn: Srqn) -> Option<&mut Srq> {
         self.slots.get_mut(index(srqn)?)?.as_deref_mut()
+    }
+}
+
+/// What an XRC target takes from where a request names no shared receive queue of its domain (rule R-RSP-45).
+pub(crate) struct Missing;
+
+impl RecvQueue for Missing {
+    fn is_empty(&self) -> bool {
+        true
+    }
+
+    fn take(&mut self) -> Option<RecvWqe> {
+        None
+    }
+
+    fn is_missing(&self) -> bool {
+        true
     }
 }
 

@@ -17,6 +17,9 @@ pub use attr::{AddressVector, AttrMask, ModifyError, ModifyLimits, PathMigState,
 pub use table::{check_transition, dot};
 
 /// Queue pair type, with the numbers of verbs (rule R-QPS-18).
+///
+/// Dynamically connected (DC) queue pairs, a driver's type 255 in verbs, are not among them and cannot be: their opcodes,
+/// headers and keys on the wire are not public.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum QpType {
     /// The general services queue pair, QPN 1.
@@ -44,9 +47,11 @@ impl QpType {
     }
 
     /// The type with this verbs number.
-    #[must_use]
-    pub fn from_number(number: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|ty| ty.number() == number)
+    ///
+    /// # Errors
+    /// That there is none.
+    pub fn from_number(number: u8) -> Result<Self, UnknownQpType> {
+        Self::ALL.into_iter().find(|ty| ty.number() == number).ok_or(UnknownQpType(number))
     }
 
     /// The transport service whose opcodes it speaks.
@@ -77,6 +82,21 @@ impl QpType {
             Self::XrcIni => "XRC_SEND",
             Self::XrcTgt => "XRC_RECV",
         }
+    }
+}
+
+/// A queue pair type that is not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "queue pair type {0} is not supported: RC 2, UC 3, UD 4, XRC_SEND 9 and XRC_RECV 10 are; DC is not public"
+)]
+pub struct UnknownQpType(pub u8);
+
+impl UnknownQpType {
+    /// The error number verbs would give.
+    #[must_use]
+    pub const fn errno(&self) -> i32 {
+        95
     }
 }
 

@@ -1,9 +1,10 @@
 //! Work requests as a program posts them, and the checks before they are taken.
 
 use bytes::Bytes;
+use transport::ports::Side;
 use transport::wqe::{Placement, SendFlags, SendOp, SendWqe, Sge, SgeList};
 use transport::{Access, LocalOp, PdId, RecvWqe, responder};
-use wire::{LKey, Mtu, QKey, Qpn, RKey, VirtAddr, WrId};
+use wire::{LKey, Mtu, QKey, Qpn, RKey, Srqn, VirtAddr, WrId};
 
 use crate::state::QpType;
 
@@ -71,6 +72,8 @@ pub struct SendWr {
     pub flags: SendFlags,
     /// Where it goes, on a queue pair of datagrams.
     pub to: Option<SendTo>,
+    /// The peer's shared receive queue whose domain and receives it is for, on an XRC initiator.
+    pub remote_srqn: Option<Srqn>,
 }
 
 /// An address handle of a device.
@@ -115,7 +118,7 @@ impl SendWr {
     #[must_use]
     pub fn new(wr_id: u64, op: SendOp, sges: &[Sge]) -> Self {
         let data = SendData::Sges(SgeList::from_slice(sges));
-        Self { wr_id: WrId::new(wr_id), op, data, flags: SendFlags::empty(), to: None }
+        Self { wr_id: WrId::new(wr_id), op, data, flags: SendFlags::empty(), to: None, remote_srqn: None }
     }
 
     /// `op` on inline data, without flags.
@@ -127,6 +130,7 @@ impl SendWr {
             data: SendData::Inline(data.into()),
             flags: SendFlags::empty(),
             to: None,
+            remote_srqn: None,
         }
     }
 
@@ -258,6 +262,13 @@ impl SendWr {
         self
     }
 
+    /// For the peer's shared receive queue `srqn`, on an XRC initiator.
+    #[must_use]
+    pub const fn for_srq(mut self, srqn: Srqn) -> Self {
+        self.remote_srqn = Some(srqn);
+        self
+    }
+
     fn with(mut self, flag: SendFlags) -> Self {
         self.flags |= flag;
         self
@@ -269,10 +280,15 @@ impl SendWr {
         let possible = match qp_type {
             QpType::Uc => matches!(self.op, SendOp::Send { .. } | SendOp::Write { .. } | SendOp::Local(_)),
             QpType::Ud | QpType::Gsi => matches!(self.op, SendOp::Send { .. }),
+            QpType::XrcTgt => false,
             _ => true,
         };
         if !possible {
             return Err(PostError::WrongType(qp_type));
+        }
+        let is_local = matches!(self.op, SendOp::Local(_));
+        if qp_type == QpType::XrcIni && !is_local && self.remote_srqn.is_none() {
+            return Err(PostError::NoRemoteSrq);
         }
         let (sges, inline, total) = match self.data {
             SendData::Sges(sges) => {
@@ -321,6 +337,7 @@ impl SendWr {
             flags,
             length: length.ok_or(PostError::TooLong(total))?,
             datagram: None,
+            remote_srqn: self.remote_srqn,
             psns: None,
         })
     }
@@ -342,12 +359,12 @@ impl RecvWr {
         Self { wr_id: WrId::new(wr_id), sges: SgeList::from_slice(sges) }
     }
 
-    /// Checks it against the sizes of its queue, whose domain is `pd`.
-    pub(crate) fn check(self, max_sge: u32, pd: PdId) -> Result<RecvWqe, PostError> {
+    /// Checks it against the sizes of its queue, whose domain is `pd` and which completes on `side`.
+    pub(crate) fn check(self, max_sge: u32, pd: PdId, side: Side) -> Result<RecvWqe, PostError> {
         if self.sges.len() > max_sge as usize {
             return Err(PostError::TooManySges { given: self.sges.len(), max: max_sge });
         }
-        Ok(RecvWqe { wr_id: self.wr_id, sges: self.sges, pd })
+        Ok(RecvWqe { wr_id: self.wr_id, sges: self.sges, pd, side })
     }
 }
 
@@ -421,6 +438,9 @@ pub enum PostError {
     /// A datagram without a destination.
     #[error("a datagram needs an address handle, a queue pair number and a queue key")]
     NoAddress,
+    /// An XRC request without a shared receive queue.
+    #[error("an XRC initiator needs the number of the peer's shared receive queue in each work request")]
+    NoRemoteSrq,
     /// No such address handle in the queue pair's protection domain.
     #[error("the queue pair's protection domain has no such address handle")]
     NoSuchAh,

@@ -218,6 +218,13 @@ fn drops() -> Vec<(DropReason, u64, Scenario)> {
             took(lone(), |lone| vec![send(lone, 0).with(|bth| bth.with_dest_qp(Qpn::new(5)))])
         }),
         (DropReason::WrongTransport, 1, || took(lone(), |lone| vec![uc(lone, Operation::SendOnly, 0)])),
+        (DropReason::WrongHalf, 1, || {
+            took(Lone::of_type(QpType::XrcIni, Conn::default()), |lone| {
+                let opcode = Opcode::new(Transport::Xrc, Operation::SendOnly).unwrap();
+                // Four bytes of XRCETH.
+                vec![Crafted::of(opcode, lone.qpn, Lone::psn(0)).payload(&[0, 0, 0, 9])]
+            })
+        }),
         (DropReason::QpState, 2, || took(flushed(), |lone| vec![send(lone, 0), send(lone, 0)])),
         (DropReason::WrongAddress, 1, || {
             let mut lone = lone();

@@ -69,7 +69,12 @@ fn all() -> Vec<(&'static str, Vec<Case>)> {
         create(CreateError::CqDepth { given: 0, max: 1 }, EINVAL),
         create(CreateError::GsiTaken, EINVAL),
         create(CreateError::TableFull, ENOMEM),
-        create(CreateError::QpType(QpType::XrcIni), EOPNOTSUPP),
+        create(CreateError::NoSrq, EINVAL),
+        create(CreateError::SrqSize { max_wr: 1, max_sge: 1 }, EINVAL),
+        create(CreateError::SrqTableFull, ENOMEM),
+        create(CreateError::NoXrcd, EINVAL),
+        create(CreateError::XrcSrq, EINVAL),
+        create(CreateError::XrcReceives, EINVAL),
     ];
     let resize = |error: ResizeCqError, right| case(&error, error.errno(), right);
     let resize = vec![
@@ -88,6 +93,7 @@ fn all() -> Vec<(&'static str, Vec<Case>)> {
     let srq = vec![
         srq(ModifySrqError::NoSuchSrq, EINVAL),
         srq(ModifySrqError::Size { given: 0, max: 1 }, EINVAL),
+        srq(ModifySrqError::BelowPosted { given: 1, posted: 2 }, EINVAL),
         srq(ModifySrqError::Limit { limit: 2, max_wr: 1 }, EINVAL),
     ];
     let destroy = |error: DestroyError, right| case(&error, error.errno(), right);
@@ -122,6 +128,10 @@ fn all() -> Vec<(&'static str, Vec<Case>)> {
         post(PostError::NoAddress, EINVAL),
         post(PostError::NoSuchAh, EINVAL),
         post(PostError::NoReadDepth, EINVAL),
+        // F27.
+        post(PostError::SharedReceives, EINVAL),
+        post(PostError::NoSuchSrq, EINVAL),
+        post(PostError::NoRemoteSrq, EINVAL),
     ];
     let connect = |error: ConnectError, right| case(&error, error.errno(), right);
     let unreachable = |reason| ConnectError::Unreachable { gid: Gid::ZERO, reason };

@@ -4,7 +4,7 @@ use core::fmt;
 
 use wire::{Packet, Qpn, RKey, WrId};
 
-use crate::ports::{Ctx, Side};
+use crate::ports::Ctx;
 use crate::wqe::RecvWqe;
 
 /// How a work request ended (rule R-CQE-1).
@@ -170,5 +170,5 @@ impl Completion {
 pub(crate) fn fail_receive(ctx: &mut Ctx<'_>, wqe: &RecvWqe, status: WcStatus) {
     ctx.out.counters.resp_cqe_error += 1;
     let wc = Completion::error(wqe.wr_id, status, WcOpcode::Recv, ctx.params.qpn);
-    ctx.out.completions.push((Side::Recv, wc));
+    ctx.out.completions.push((wqe.side, wc));
 }

@@ -5,7 +5,7 @@ use wire::{NetHeader, Packet};
 
 use crate::completion::{Completion, WcOpcode, WcStatus, fail_receive};
 use crate::drop::DropReason;
-use crate::ports::{Ctx, RecvQueue, Side};
+use crate::ports::{Ctx, RecvQueue};
 use crate::sge::scatter;
 use crate::wqe::RecvWqe;
 
@@ -65,7 +65,7 @@ impl Datagrams {
         let mut wc =
             Completion::receive(wqe.wr_id, WcOpcode::Recv, length, packet, ctx.params.qpn, deth.src_qp());
         wc.grh = true;
-        ctx.out.completions.push((Side::Recv, wc));
+        ctx.out.completions.push((wqe.side, wc));
         Ok(())
     }
 }

@@ -33,6 +33,8 @@ reasons! {
     NoSuchQp "no_such_qp",
     /// The opcode is of another transport than the queue pair.
     WrongTransport "wrong_transport",
+    /// A request to an XRC initiator, or an answer to an XRC target: each has only one half.
+    WrongHalf "wrong_half",
     /// The state of the queue pair does not take this packet.
     QpState "qp_state",
     /// Not from the peer's address, or not to the queue pair's own (rule R-ADM-7).

@@ -223,6 +223,7 @@ pub(crate) fn params() -> RcParams {
     RcParams {
         qpn: Qpn::new(0x11),
         dest_qpn: Qpn::new(0x12),
+        transport: wire::opcode::Transport::Rc,
         pd: PD,
         access: ALL,
         pkey: PKey::DEFAULT,
@@ -301,6 +302,7 @@ impl End {
             flags,
             length: sges.iter().map(|sge| sge.length).sum(),
             datagram: None,
+            remote_srqn: None,
             psns: None,
         })
     }
@@ -322,6 +324,7 @@ impl End {
             wr_id: WrId::new(id),
             sges: [sge(offset, len)].into_iter().collect(),
             pd: PD,
+            side: Side::Recv,
         });
         id
     }

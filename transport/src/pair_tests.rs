@@ -229,7 +229,12 @@ impl Pair {
         if self.posted_receives < MAX_MESSAGES {
             let sge = RECEIVES.sge(self.posted_receives, 4096);
             let wr_id = WrId::new(self.posted_receives as u64);
-            self.b.receives.0.push_back(RecvWqe { wr_id, sges: [sge].into_iter().collect(), pd: PD });
+            self.b.receives.0.push_back(RecvWqe {
+                wr_id,
+                sges: [sge].into_iter().collect(),
+                pd: PD,
+                side: Side::Recv,
+            });
             self.posted_receives += 1;
         }
     }

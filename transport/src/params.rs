@@ -1,6 +1,7 @@
 //! Attributes of a connected queue pair that its engines read.
 
-use wire::{Duration, Mtu, PKey, Psn, QKey, Qpn, RnrTimer};
+use wire::opcode::Transport;
+use wire::{Duration, Mtu, Opcode, Operation, PKey, Psn, QKey, Qpn, RnrTimer};
 
 use crate::ports::{Access, PdId, Via};
 use crate::profile::Behaviour;
@@ -12,7 +13,10 @@ pub struct RcParams {
     pub qpn: Qpn,
     /// The peer's number.
     pub dest_qpn: Qpn,
-    /// Protection domain.
+    /// Whose opcodes its packets have, where it is reliable: RC or XRC.
+    pub transport: Transport,
+    /// Protection domain that counts; at an XRC target, that of the shared receive queue which the request at hand
+    /// names (rule R-RSP-45).
     pub pd: PdId,
     /// What the peer may do.
     pub access: Access,
@@ -55,6 +59,12 @@ impl RcParams {
     #[must_use]
     pub const fn via(&self) -> Via {
         Via { pd: self.pd, qpn: self.qpn }
+    }
+
+    /// The opcode of an operation.
+    #[must_use]
+    pub fn opcode(&self, operation: Operation) -> Opcode {
+        Opcode::new(self.transport, operation).unwrap_or(Opcode::rc(operation))
     }
 
     /// Path MTU in bytes.

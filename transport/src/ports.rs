@@ -1,6 +1,6 @@
 //! What the engines need of the world: memory, receive work, and a place for what they cause.
 
-use wire::{Instant, LKey, NakCode, Qpn, RKey, VirtAddr};
+use wire::{Instant, LKey, NakCode, Qpn, RKey, Srqn, VirtAddr};
 
 use crate::completion::Completion;
 use crate::counters::Counters;
@@ -212,15 +212,22 @@ pub trait RecvQueue {
     fn is_shared(&self) -> bool {
         false
     }
+
+    /// Whether there is no such queue at all: an XRC request named one that the target does not know.
+    fn is_missing(&self) -> bool {
+        false
+    }
 }
 
-/// Which of a queue pair's two completion queues.
+/// Which completion queue: one of a queue pair's two, or that of a shared receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// The one for sends.
     Send,
     /// The one for receives.
     Recv,
+    /// That of this shared receive queue, whose receives XRC targets take.
+    Srq(Srqn),
 }
 
 /// What the engines cause besides packets: the owner of the queue pair carries it out.

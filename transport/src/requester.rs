@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use wire::opcode::{Operation, Transport};
+use wire::opcode::Operation;
 use wire::{Instant, Psn};
 
 use crate::completion::{Completion, WcStatus};
@@ -291,13 +291,13 @@ impl Requester {
         let wqe = self.sq.get(self.cur)?;
         let (first, n) = wqe.psns?;
         let index = self.snd.steps_from(first);
-        if let Some(next) = NextPacket::of_message(Transport::Rc, wqe, index, n, params) {
+        if let Some(next) = NextPacket::of_message(params.transport, wqe, index, n, params) {
             return Some(next);
         }
         let mtu = params.mtu_bytes();
         let offset = index * mtu;
         let mut next = NextPacket {
-            transport: Transport::Rc,
+            transport: params.transport,
             operation: Operation::ReadRequest,
             offset,
             payload: 0,

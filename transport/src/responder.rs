@@ -6,14 +6,15 @@
 
 use std::collections::VecDeque;
 
+use wire::ext::Xrceth;
 use wire::opcode::Kind;
-use wire::{Msn, NakCode, Operation, Packet, Psn, RKey, Syndrome, VirtAddr};
+use wire::{Msn, NakCode, Operation, Packet, Psn, RKey, Srqn, Syndrome, VirtAddr};
 
 use crate::completion::{Completion, WcOpcode, WcStatus, fail_receive};
 use crate::drop::DropReason;
 use crate::local::LocalOp;
 use crate::params::RcParams;
-use crate::ports::{Access, AccessError, AtomicOp, Ctx, RecvQueue, Side};
+use crate::ports::{Access, AccessError, AtomicOp, Ctx, RecvQueue};
 use crate::replay::{Answer, Replay};
 use crate::segment::length_fits;
 use crate::sge::scatter;
@@ -34,6 +35,8 @@ pub struct Responder {
     epsn: Psn,
     msn: Msn,
     message: Message,
+    /// The shared receive queue that its first packet named, at an XRC target.
+    srqn: Option<Srqn>,
     gap: Gap,
     replies: VecDeque<Reply>,
     /// Replies that answer READs and atomics seen for the first time.
@@ -112,6 +115,7 @@ impl Responder {
             epsn: params.rq_psn,
             msn: Msn::new(0),
             message: Message::None,
+            srqn: None,
             gap: Gap::None,
             replies: VecDeque::new(),
             open_reads: 0,
@@ -182,9 +186,15 @@ impl Responder {
         }
         if ahead < 0 {
             ctx.out.counters.duplicate_request += 1;
-            return self.on_duplicate(ctx, packet, psn);
+            return self.on_duplicate(ctx, recv, packet, psn);
         }
         self.gap = Gap::None;
+        if recv.is_missing() {
+            // Rule R-RSP-45: an event says so even where a receive in use reports that the connection has ended.
+            self.refuse(ctx, psn, &Refusal::INVALID);
+            ctx.out.unreported = Some(NakCode::RemoteAccessError);
+            return Ok(());
+        }
         match self.execute(ctx, recv, packet) {
             Ok(Outcome::Done) => {
                 // Rule R-RSP-32.
@@ -226,7 +236,13 @@ impl Responder {
     }
 
     /// A packet of the past: it is answered again, never executed again (rules R-RSP-4 to R-RSP-7).
-    fn on_duplicate(&mut self, ctx: &mut Ctx<'_>, packet: &Packet<'_>, psn: Psn) -> Result<(), DropReason> {
+    fn on_duplicate(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        recv: &dyn RecvQueue,
+        packet: &Packet<'_>,
+        psn: Psn,
+    ) -> Result<(), DropReason> {
         match packet.info().kind {
             Kind::Send | Kind::Write => {
                 self.queue_ack(ctx.params, self.epsn.wrapping_sub(1), Syndrome::ACK);
@@ -240,6 +256,8 @@ impl Responder {
                 self.replies.push_back(Reply::Atomic { psn, original, msn: self.msn, repeat: true });
                 Ok(())
             }
+            // The domain that its memory would have to be of has gone with the queue.
+            Kind::Read if recv.is_missing() => Err(DropReason::DuplicateUnknown),
             Kind::Read => {
                 let reth = packet.reth().ok_or(DropReason::Malformed)?;
                 let (va, rkey, len) = (reth.va(), reth.rkey(), reth.dma_len());
@@ -254,6 +272,7 @@ impl Responder {
                 let first = !ctx.params.behaviour.goes_on_with_reads || self.replay.begins_read(psn);
                 self.replies.push_back(Reply::Read {
                     psn,
+                    via: ctx.params.via(),
                     va,
                     rkey,
                     remaining: len,
@@ -297,14 +316,19 @@ impl Responder {
     }
 
     /// Rule R-RSP-10: a message's packets follow each other, with nothing between.
-    fn check_op_seq(&self, packet: &Packet<'_>) -> Result<(), Refusal> {
-        let info = packet.info();
+    fn check_op_seq(&mut self, packet: &Packet<'_>) -> Result<(), Refusal> {
+        let (info, srqn) = (packet.info(), packet.xrceth().map(Xrceth::srqn));
         let fits = match self.message {
             Message::None => info.position.starts(),
             Message::Send { .. } => info.kind == Kind::Send && !info.position.starts(),
             Message::Write { .. } => info.kind == Kind::Write && !info.position.starts(),
         };
-        if fits { Ok(()) } else { Err(Refusal::INVALID) }
+        // Rule R-RSP-62: and all for one shared receive queue.
+        if !fits || !info.position.starts() && srqn != self.srqn {
+            return Err(Refusal::INVALID);
+        }
+        self.srqn = srqn;
+        Ok(())
     }
 
     fn on_send(
@@ -435,6 +459,7 @@ impl Responder {
         let msn = self.msn;
         self.replies.push_back(Reply::Read {
             psn,
+            via: ctx.params.via(),
             va,
             rkey,
             remaining: len,
@@ -541,5 +566,5 @@ impl Responder {
 
 fn complete_receive(ctx: &mut Ctx<'_>, wqe: &RecvWqe, opcode: WcOpcode, byte_len: u32, packet: &Packet<'_>) {
     let wc = Completion::receive(wqe.wr_id, opcode, byte_len, packet, ctx.params.qpn, ctx.params.dest_qpn);
-    ctx.out.completions.push((Side::Recv, wc));
+    ctx.out.completions.push((wqe.side, wc));
 }

@@ -2,7 +2,7 @@
 //!
 //! The requesters of all transports cut their messages here, and nowhere else.
 
-use wire::ext::{AtomicEth, Deth, Feth, Ieth, ImmDt, Reth};
+use wire::ext::{AtomicEth, Deth, Feth, Ieth, ImmDt, Reth, Xrceth};
 use wire::icrc::ICRC_LEN;
 use wire::opcode::{ExtHeader, Info, Operation, PayloadRule, Transport, segment};
 use wire::{Bth, Opcode, Packet, Psn, Qpn};
@@ -133,6 +133,10 @@ impl NextPacket {
                 }
                 (ExtHeader::AtomicEth, SendOp::FetchAdd { va, rkey, add }) => {
                     put(body, at, AtomicEth::new(va, rkey, add, 0).as_bytes())
+                }
+                // Rule R-WIR-27: in every packet of a request.
+                (ExtHeader::Xrceth, _) => {
+                    put(body, at, Xrceth::new(wqe.remote_srqn.unwrap_or_default()).as_bytes())
                 }
                 (ExtHeader::ImmDt, op) => put(body, at, ImmDt::new(op.imm().unwrap_or_default()).as_bytes()),
                 (ExtHeader::Deth, _) => {

@@ -325,7 +325,7 @@ impl Receiver {
 
 fn complete(ctx: &mut Ctx<'_>, wqe: &RecvWqe, opcode: WcOpcode, byte_len: u32, packet: &Packet<'_>) {
     let wc = Completion::receive(wqe.wr_id, opcode, byte_len, packet, ctx.params.qpn, ctx.params.dest_qpn);
-    ctx.out.completions.push((Side::Recv, wc));
+    ctx.out.completions.push((wqe.side, wc));
 }
 
 #[cfg(test)]

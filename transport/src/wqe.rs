@@ -3,11 +3,11 @@
 use bytes::Bytes;
 use smallvec::SmallVec;
 use wire::opcode::SegmentKind;
-use wire::{LKey, NetHeader, Psn, QKey, Qpn, RKey, VirtAddr, WrId};
+use wire::{LKey, NetHeader, Psn, QKey, Qpn, RKey, Srqn, VirtAddr, WrId};
 
 use crate::completion::{Completion, WcOpcode, WcStatus};
 use crate::local::LocalOp;
-use crate::ports::{Access, Memory, PdId};
+use crate::ports::{Access, Memory, PdId, Side};
 
 /// A piece of local memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -219,6 +219,8 @@ pub struct SendWqe {
     pub length: u32,
     /// Where a datagram goes; `None` on connections, whose queues are so much the smaller for the box.
     pub datagram: Option<Box<Datagram>>,
+    /// Shared receive queue that every packet of it names, on an XRC initiator.
+    pub remote_srqn: Option<Srqn>,
     /// First PSN and number of PSNs, once it has started; a local operation takes none.
     pub psns: Option<(Psn, u32)>,
 }
@@ -282,6 +284,8 @@ pub struct RecvWqe {
     pub sges: SgeList,
     /// Domain that the pieces are of: the queue pair's, or that of a shared receive queue.
     pub pd: PdId,
+    /// Where it completes.
+    pub side: Side,
 }
 
 impl RecvWqe {

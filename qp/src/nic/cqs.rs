@@ -35,11 +35,11 @@ impl Nic {
     /// Ends a completion queue.
     ///
     /// # Errors
-    /// Where it does not exist or queue pairs use it.
+    /// Where it does not exist, or queue pairs or shared receive queues use it.
     pub fn destroy_cq(&mut self, cq: CqId) -> Result<(), DestroyError> {
         match self.cqs.get(cq.0) {
             None => Err(DestroyError::NoSuchObject),
-            Some(queue) if !queue.users.is_empty() => Err(DestroyError::Busy),
+            Some(queue) if !queue.users.is_empty() || queue.srqs > 0 => Err(DestroyError::Busy),
             Some(_) => {
                 self.cqs.remove(cq.0);
                 Ok(())

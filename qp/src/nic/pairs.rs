@@ -3,6 +3,7 @@
 use wire::{Gid, Instant, NetHeader, Qpn, ip};
 
 use super::{MAX_RD_ATOMIC, Nic};
+use crate::cq::CqId;
 use crate::error::{CreateError, DestroyError, ModifyQpError};
 use crate::pair::{QpInit, QueuePair};
 use crate::state::{AddressVector, AttrMask, ModifyLimits, QpAttr, QpState, QpType};
@@ -13,26 +14,9 @@ impl Nic {
     ///
     /// # Errors
     /// What of `init` is not possible.
-    pub fn create_qp(&mut self, mut init: QpInit) -> Result<Qpn, CreateError> {
-        if init.srq.is_some() {
-            // Field case F27.
-            (init.cap.max_recv_wr, init.cap.max_recv_sge) = (0, 0);
-        }
-        if matches!(init.qp_type, QpType::XrcIni | QpType::XrcTgt) {
-            return Err(CreateError::QpType(init.qp_type));
-        }
-        if !self.has_pd(init.pd) {
-            return Err(CreateError::NoPd);
-        }
-        if !init.cap.fits(&QpCap::MAX) {
-            return Err(CreateError::Cap { max: QpCap::MAX });
-        }
-        if [init.send_cq, init.recv_cq].iter().any(|cq| self.cqs.get(cq.0).is_none()) {
-            return Err(CreateError::NoCq);
-        }
-        if init.srq.is_some_and(|srqn| self.srqs.get(srqn).is_none()) {
-            return Err(CreateError::NoSrq);
-        }
+    pub fn create_qp(&mut self, init: QpInit) -> Result<Qpn, CreateError> {
+        let init = init.normalized();
+        self.check_init(&init)?;
         let make = |qpn| QueuePair::new(qpn, init, &self.config);
         let qpn = if init.qp_type == QpType::Gsi {
             self.qps.insert_gsi(make).ok_or(CreateError::GsiTaken)?
@@ -46,7 +30,34 @@ impl Nic {
         if let Some(srq) = init.srq.and_then(|srqn| self.srqs.get_mut(srqn)) {
             srq.users += 1;
         }
+        if let Some(xrcd) = init.xrcd {
+            self.join_xrcd(xrcd);
+        }
         Ok(qpn)
+    }
+
+    fn check_init(&self, init: &QpInit) -> Result<(), CreateError> {
+        let (target, initiator) = (init.qp_type == QpType::XrcTgt, init.qp_type == QpType::XrcIni);
+        if !target && !self.has_pd(init.pd) {
+            return Err(CreateError::NoPd);
+        }
+        if !init.cap.fits(&QpCap::MAX) {
+            return Err(CreateError::Cap { max: QpCap::MAX });
+        }
+        let lacks = |cq: CqId| self.cqs.get(cq.0).is_none();
+        if !target && lacks(init.send_cq) || !target && !initiator && lacks(init.recv_cq) {
+            return Err(CreateError::NoCq);
+        }
+        if target && init.xrcd.is_none_or(|xrcd| self.xrcds.get(xrcd.0).is_none()) {
+            return Err(CreateError::NoXrcd);
+        }
+        match init.srq.map(|srqn| self.srqs.get(srqn)) {
+            None => Ok(()),
+            Some(_) if target || initiator => Err(CreateError::XrcReceives),
+            Some(None) => Err(CreateError::NoSrq),
+            Some(Some(srq)) if srq.xrc.is_some() => Err(CreateError::XrcSrq),
+            Some(Some(_)) => Ok(()),
+        }
     }
 
     /// Changes attributes of a queue pair, and its state where the mask says so.
@@ -127,6 +138,9 @@ impl Nic {
         self.leave_pd(pair.init.pd);
         if let Some(srq) = pair.init.srq.and_then(|srqn| self.srqs.get_mut(srqn)) {
             srq.users -= 1;
+        }
+        if let Some(xrcd) = pair.init.xrcd {
+            self.leave_xrcd(xrcd);
         }
         Ok(())
     }

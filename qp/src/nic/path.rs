@@ -2,6 +2,7 @@
 
 use transport::{Ctx, DropReason, RecvQueue};
 use wire::batch::{Caps, HeaderKnowledge, RxBurst, TxBatch};
+use wire::ext::Xrceth;
 use wire::ip::Ecn;
 use wire::opcode::Kind;
 use wire::{Instant, NetHeader, Packet, Qpn};
@@ -10,6 +11,7 @@ use super::Nic;
 use crate::demux;
 use crate::engines::Engines;
 use crate::event::{AsyncEvent, Event, TraceEvent};
+use crate::srq::Missing;
 use crate::state::QpState;
 
 impl Nic {
@@ -91,7 +93,6 @@ impl Nic {
     /// Lets a queue pair work on a packet that has passed all checks.
     pub(super) fn give(&mut self, now: Instant, packet: &Packet<'_>, qpn: Qpn) -> Result<(), DropReason> {
         let pair = self.qps.get_mut(qpn).ok_or(DropReason::NoSuchQp)?;
-        let mut ctx = Ctx { now, params: &pair.params, memory: &mut self.memory, out: &mut self.out };
         if packet.info().kind.is_request()
             && pair.init.qp_type.is_connected()
             && pair.attr.state == QpState::Rtr
@@ -101,11 +102,22 @@ impl Nic {
             pair.comm_est = true;
             self.events.push_back(Event::Async(AsyncEvent::CommEst(qpn)));
         }
-        let srqn = pair.init.srq;
-        let recv: &mut dyn RecvQueue = match srqn.and_then(|srqn| self.srqs.get_mut(srqn)) {
-            Some(srq) => srq,
-            None => &mut pair.rq,
+        let named = packet.xrceth().map(Xrceth::srqn);
+        let srqn = pair.init.srq.or(named);
+        let mut missing = Missing;
+        let recv: &mut dyn RecvQueue = match (pair.init.srq, pair.init.xrcd) {
+            (None, None) => &mut pair.rq,
+            (Some(srqn), _) => self.srqs.get_mut(srqn).map_or(&mut missing, |srq| srq),
+            (None, Some(xrcd)) => match named.and_then(|srqn| self.srqs.of_domain(srqn, xrcd)) {
+                Some(srq) => {
+                    // Rule R-RSP-45: its domain is what counts.
+                    pair.params.pd = srq.pd;
+                    srq
+                }
+                None => &mut missing,
+            },
         };
+        let mut ctx = Ctx { now, params: &pair.params, memory: &mut self.memory, out: &mut self.out };
         let result = pair.engines.on_packet(&mut ctx, recv, packet);
         self.settle(now, qpn);
         if let Some(srqn) = srqn {

@@ -85,15 +85,22 @@ impl Nic {
         while !self.out.completions.is_empty() {
             let mut failed: Vec<Qpn> = Vec::new();
             for (side, wc) in self.out.completions.drain(..) {
-                let Some(init) = self.qps.get(wc.qp_num).map(|pair| pair.init) else { continue };
-                let id = if side == Side::Send { init.send_cq } else { init.recv_cq };
-                let Some(queue) = self.cqs.get_mut(id.0) else { continue };
+                let id = match side {
+                    Side::Send => self.qps.get(wc.qp_num).map(|pair| pair.init.send_cq),
+                    Side::Recv => self.qps.get(wc.qp_num).map(|pair| pair.init.recv_cq),
+                    Side::Srq(srqn) => self.srqs.get(srqn).and_then(|srq| srq.xrc).map(|xrc| xrc.cq),
+                };
+                let Some((id, queue)) = id.and_then(|id| Some((id, self.cqs.get_mut(id.0)?))) else {
+                    continue;
+                };
                 match queue.push(wc) {
                     Pushed::Stored => {}
                     Pushed::Notify => self.events.push_back(Event::CqReady(id)),
                     Pushed::Overrun => {
                         self.events.push_back(Event::Async(AsyncEvent::CqErr(id)));
                         failed.extend(&queue.users);
+                        // An XRC target does not complete here but through its shared receive queue.
+                        failed.push(wc.qp_num);
                     }
                     // All others failed when it overran; this one has begun anew since.
                     Pushed::Lost => failed.push(wc.qp_num),

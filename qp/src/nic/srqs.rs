@@ -5,11 +5,12 @@ use wire::Srqn;
 use super::Nic;
 use crate::error::{CreateError, DestroyError};
 use crate::event::{AsyncEvent, Event};
-use crate::srq::{MAX_SRQ_SGE, MAX_SRQ_WR, ModifySrqError, Srq, SrqAttr, SrqInit, SrqMask};
-use crate::wr::{PostError, RecvWr};
+use crate::srq::{MAX_SRQ_SGE, MAX_SRQ_WR, ModifySrqError, Srq, SrqAttr, SrqInit, SrqMask, SrqXrc};
+use crate::wr::{BadWr, PostError, RecvWr};
 
 impl Nic {
-    /// Makes a shared receive queue. Its limit is 0 until [`Nic::modify_srq`] sets one.
+    /// Makes a shared receive queue. Its limit is 0 until [`Nic::modify_srq`] sets one. Its number is what the peers of
+    /// XRC targets name.
     ///
     /// # Errors
     /// What of `init` is not possible.
@@ -20,8 +21,22 @@ impl Nic {
         if !(1..=MAX_SRQ_WR).contains(&init.max_wr) || init.max_sge > MAX_SRQ_SGE {
             return Err(CreateError::SrqSize { max_wr: MAX_SRQ_WR, max_sge: MAX_SRQ_SGE });
         }
-        let srqn = self.srqs.insert(Srq::new(&init)).ok_or(CreateError::SrqTableFull)?;
+        if let Some(SrqXrc { xrcd, cq }) = init.xrc {
+            if self.xrcds.get(xrcd.0).is_none() {
+                return Err(CreateError::NoXrcd);
+            }
+            if self.cqs.get(cq.0).is_none() {
+                return Err(CreateError::NoCq);
+            }
+        }
+        let srqn = self.srqs.insert(&init).ok_or(CreateError::SrqTableFull)?;
         self.join_pd(init.pd);
+        if let Some(SrqXrc { xrcd, cq }) = init.xrc {
+            self.join_xrcd(xrcd);
+            if let Some(queue) = self.cqs.get_mut(cq.0) {
+                queue.srqs += 1;
+            }
+        }
         Ok(srqn)
     }
 
@@ -45,7 +60,8 @@ impl Nic {
         self.srqs.get(srqn).map_or(0, Srq::len)
     }
 
-    /// Ends a shared receive queue; receives that wait in it are forgotten.
+    /// Ends a shared receive queue; receives that wait in it are forgotten. Peers that still name one for XRC targets
+    /// are refused.
     ///
     /// # Errors
     /// Where it does not exist or queue pairs use it.
@@ -54,9 +70,15 @@ impl Nic {
         if srq.users > 0 {
             return Err(DestroyError::Busy);
         }
-        let pd = srq.pd;
+        let (pd, xrc) = (srq.pd, srq.xrc);
         self.srqs.remove(srqn);
         self.leave_pd(pd);
+        if let Some(SrqXrc { xrcd, cq }) = xrc {
+            self.leave_xrcd(xrcd);
+            if let Some(queue) = self.cqs.get_mut(cq.0) {
+                queue.srqs -= 1;
+            }
+        }
         Ok(())
     }
 
@@ -66,6 +88,21 @@ impl Nic {
     /// Why it was not taken.
     pub fn post_srq_recv(&mut self, srqn: Srqn, wr: RecvWr) -> Result<(), PostError> {
         self.srqs.get_mut(srqn).ok_or(PostError::NoSuchSrq)?.post(wr)
+    }
+
+    /// Posts receives in order, up to the first that is not taken.
+    ///
+    /// # Errors
+    /// The first that was not taken, and why.
+    pub fn post_srq_recv_list(
+        &mut self,
+        srqn: Srqn,
+        wrs: impl IntoIterator<Item = RecvWr>,
+    ) -> Result<(), BadWr> {
+        for (index, wr) in wrs.into_iter().enumerate() {
+            self.post_srq_recv(srqn, wr).map_err(|error| BadWr { index, error })?;
+        }
+        Ok(())
     }
 
     /// Says that a limit was reached, where it was.

@@ -16,6 +16,7 @@ mod path;
 mod sequences;
 mod shared;
 mod unreliable;
+mod xrc;
 
 const NOW: Instant = Instant::ZERO;
 

@@ -1,5 +1,6 @@
 //! Work requests: posted, checked, queued.
 
+use transport::ports::Side;
 use transport::{Ctx, Datagram, LocalOp, SendFlags, SendOp};
 use wire::{Instant, Qpn, RKey};
 
@@ -105,7 +106,10 @@ impl Nic {
         if pair.init.srq.is_some() {
             return Err(PostError::SharedReceives);
         }
-        let wqe = wr.check(pair.init.cap.max_recv_sge, pair.init.pd)?;
+        if matches!(pair.init.qp_type, QpType::XrcIni | QpType::XrcTgt) {
+            return Err(PostError::WrongType(pair.init.qp_type));
+        }
+        let wqe = wr.check(pair.init.cap.max_recv_sge, pair.init.pd, Side::Recv)?;
         match pair.state().post_recv() {
             PostRule::Refuse => Err(PostError::State(pair.state())),
             PostRule::Queue if pair.receives() >= pair.init.cap.max_recv_wr as usize => {

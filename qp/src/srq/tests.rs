@@ -7,7 +7,7 @@ use super::*;
 const PD: PdId = PdId(5);
 
 fn srq(max_wr: u32) -> Srq {
-    Srq::new(&SrqInit { pd: PD, max_wr, max_sge: 2 })
+    Srq::new(Srqn::new(1), &SrqInit::new(PD, max_wr, 2))
 }
 
 fn taken(srq: &mut Srq) -> Option<u64> {
@@ -76,14 +76,15 @@ fn a_modification_that_is_not_possible_changes_nothing() {
 #[test]
 fn a_number_is_used_again_as_late_as_possible() {
     let mut table = SrqTable::default();
-    let kept = table.insert(srq(1)).unwrap();
+    let init = SrqInit::new(PD, 1, 1);
+    let kept = table.insert(&init).unwrap();
     assert_eq!(kept, Srqn::new(1));
     for n in 2..=MAX_SRQS {
-        let srqn = table.insert(srq(1)).unwrap();
+        let srqn = table.insert(&init).unwrap();
         assert_eq!(srqn.value() as usize, n, "a new one each time");
         assert!(table.remove(srqn).is_some() && table.get(srqn).is_none() && table.remove(srqn).is_none());
     }
-    assert_eq!(table.insert(srq(1)), Some(Srqn::new(2)), "the one that has been free for longest");
+    assert_eq!(table.insert(&init), Some(Srqn::new(2)), "the one that has been free for longest");
     for srqn in [0, 3, 0xFF_FFFF] {
         assert!(table.get_mut(Srqn::new(srqn)).is_none());
     }

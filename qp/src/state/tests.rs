@@ -118,10 +118,13 @@ fn numbers_are_those_of_verbs() {
         (9, QpType::XrcIni),
         (10, QpType::XrcTgt),
     ] {
-        assert_eq!(QpType::from_number(number), Some(ty));
+        assert_eq!(QpType::from_number(number), Ok(ty));
         assert_eq!(ty.number(), number);
     }
-    assert_eq!(QpType::from_number(8), None);
+    for number in [0, 8, 255] {
+        let error = QpType::from_number(number).unwrap_err();
+        assert_eq!((error, error.errno()), (UnknownQpType(number), 95));
+    }
     let bits: Vec<u32> = M::all().iter().map(|bit| bit.bits().trailing_zeros()).collect();
     assert_eq!(bits, (0..=20).chain([25]).collect::<Vec<_>>());
     assert_eq!((M::TIMEOUT | M::MIN_RNR_TIMER).bits(), 1 << 9 | 1 << 15);

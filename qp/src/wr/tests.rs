@@ -93,8 +93,8 @@ fn f24_pieces_are_counted() {
     SendWr::send(1, &[sge(0); 4]).check(&limits(false)).unwrap();
     let error = SendWr::send(1, &[sge(0); 5]).check(&limits(false)).unwrap_err();
     assert_eq!(error, PostError::TooManySges { given: 5, max: 4 });
-    RecvWr::new(1, &[sge(0); 2]).check(CAP.max_recv_sge, PdId(0)).unwrap();
-    let error = RecvWr::new(1, &[sge(0); 3]).check(CAP.max_recv_sge, PdId(0)).unwrap_err();
+    RecvWr::new(1, &[sge(0); 2]).check(CAP.max_recv_sge, PdId(0), Side::Recv).unwrap();
+    let error = RecvWr::new(1, &[sge(0); 3]).check(CAP.max_recv_sge, PdId(0), Side::Recv).unwrap_err();
     assert_eq!(error, PostError::TooManySges { given: 3, max: 2 });
 }
 

@@ -39,7 +39,7 @@ fn f21_with_a_shared_receive_queue_an_event_stands_for_the_receives() {
     let a = ends.a;
     let init = ends.init();
     let nic = ends.world.nic(a);
-    let srq = nic.create_srq(SrqInit { pd: init.pd, max_wr: 16, max_sge: 1 }).unwrap();
+    let srq = nic.create_srq(SrqInit::new(init.pd, 16, 1)).unwrap();
     let qpn = nic.create_qp(QpInit { srq: Some(srq), ..init }).unwrap();
     for id in 0..10 {
         nic.post_srq_recv(srq, RecvWr::new(id, &[])).unwrap();

@@ -166,7 +166,7 @@ fn f27_with_a_shared_receive_queue_own_receive_sizes_mean_nothing() {
     let mut ends = ends("f27", Conn::default());
     let (a, now, init) = (ends.a, ends.world.now, ends.init());
     let nic = ends.world.nic(a);
-    let srq = nic.create_srq(SrqInit { pd: init.pd, max_wr: 4, max_sge: 1 }).unwrap();
+    let srq = nic.create_srq(SrqInit::new(init.pd, 4, 1)).unwrap();
     let cap = QpCap { max_recv_wr: u32::MAX, max_recv_sge: u32::MAX, ..QpCap::default() };
     let qpn = nic.create_qp(QpInit { cap, srq: Some(srq), ..init }).unwrap();
     assert!(nic.create_qp(QpInit { cap, ..init }).is_err());

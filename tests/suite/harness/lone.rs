@@ -217,6 +217,7 @@ fn of_type(qp_type: QpType, mask: AttrMask) -> AttrMask {
     let datagram = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::SQ_PSN;
     match qp_type {
         QpType::Uc => mask - reliable,
+        QpType::XrcIni => mask - (AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER),
         QpType::Ud if mask.contains(AttrMask::ACCESS_FLAGS) => mask & datagram | AttrMask::QKEY,
         QpType::Ud => mask & datagram,
         _ => mask,

@@ -3,11 +3,13 @@
 use std::net::Ipv4Addr;
 
 use rand_core::RngCore;
-use wire::ext::{Aeth, AtomicEth, Deth, Reth};
+use wire::ext::{Aeth, AtomicEth, Deth, Reth, Xrceth};
 use wire::icrc::{self, ICRC_LEN};
 use wire::opcode::Transport;
 use wire::repr::PacketRepr;
-use wire::{Bth, Ext, Frame, NetHeader, Opcode, Operation, PKey, Psn, QKey, Qpn, RKey, Syndrome, VirtAddr};
+use wire::{
+    Bth, Ext, Frame, NetHeader, Opcode, Operation, PKey, Psn, QKey, Qpn, RKey, Srqn, Syndrome, VirtAddr,
+};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::target::{Kind, Targets};
@@ -86,7 +88,7 @@ impl Crafter {
         let is_response = packet.bth.opcode().info().is_some_and(|info| info.kind.is_response());
         // Answers mostly go where something has been asked.
         let index = match is_response && !one_in(r, 4) {
-            true => targets.some(r.next_u32(), Kind::Asking),
+            true => targets.some(r.next_u32(), if one_in(r, 3) { Kind::XrcIni } else { Kind::Asking }),
             false if one_in(r, 100) => targets.some(0, Kind::Init),
             false => below(r, targets.all.len() - 1),
         };
@@ -101,6 +103,17 @@ impl Crafter {
                 change_transport(&mut packet, Transport::Ud);
                 let qkey = if one_in(r, 20) { QKey::new(r.next_u32()) } else { Targets::QKEY };
                 packet.ext.insert(0, Deth::new(qkey, Qpn::new(0x77)).into());
+            }
+            Kind::XrcTgt | Kind::XrcIni => {
+                change_transport(&mut packet, Transport::Xrc);
+                if packet.bth.opcode().info().is_some_and(|info| info.kind.is_request()) {
+                    let srqn = match below(r, 40) {
+                        0 => Srqn::new(r.next_u32()),
+                        1 | 2 => targets.srqns[below(r, targets.srqns.len())],
+                        _ => targets.srqns[0],
+                    };
+                    packet.ext.insert(0, Xrceth::new(srqn).into());
+                }
             }
             _ => {}
         }

@@ -5,11 +5,11 @@ use std::net::Ipv4Addr;
 
 use qp::{
     Access, AttrMask, CqId, MrInfo, Nic, NicConfig, PdId, Profile, QpAttr, QpInit, QpState, QpType, RecvWr,
-    SendWr, Sge,
+    SendWr, Sge, SrqInit, SrqXrc, XrcdId,
 };
 use transport::DropReason;
 use wire::batch::{Caps, HeaderKnowledge, IpIdRule, RxBurst, TxBatch};
-use wire::{Bth, Duration, Gid, Instant, LKey, Mtu, Psn, QKey, Qpn, RKey, Syndrome, VirtAddr};
+use wire::{Bth, Duration, Gid, Instant, LKey, Mtu, Psn, QKey, Qpn, RKey, Srqn, Syndrome, VirtAddr};
 use zerocopy::FromBytes;
 
 use super::craft::Packet;
@@ -45,6 +45,10 @@ pub(super) enum Kind {
     Uc,
     /// A queue pair of datagrams, with a receive posted now and then.
     Ud,
+    /// An XRC target; one shared receive queue of its domain has receives, another never has.
+    XrcTgt,
+    /// An XRC initiator, with requests under way.
+    XrcIni,
     /// Not yet ready to receive.
     Init,
 }
@@ -75,6 +79,8 @@ pub(super) struct Targets {
     buffer: MrInfo,
     /// Regions that no peer may write, with what they hold.
     guarded: Vec<(LKey, Vec<u8>)>,
+    /// Shared receive queues for XRC: one with receives, one without, one of another domain; and one that was.
+    pub(super) srqns: [Srqn; 4],
     /// Keys that give no right to write: of the guarded regions, and one that is no longer a key.
     pub(super) keys: Vec<(RKey, VirtAddr)>,
     healthy: (End, End),
@@ -131,9 +137,17 @@ impl Targets {
             Kind::Asking,
             Kind::Uc,
             Kind::Ud,
+            Kind::XrcTgt,
+            Kind::XrcIni,
             Kind::Init,
         ];
-        let all = kinds.map(|kind| Target::new(&mut nic, pd, cq, kind)).into();
+        let [xrcd, other_xrcd] = [(); 2].map(|()| nic.alloc_xrcd());
+        let srqns = [xrcd, xrcd, other_xrcd, xrcd].map(|xrcd| {
+            let xrc = Some(SrqXrc { xrcd, cq });
+            nic.create_srq(SrqInit { xrc, ..SrqInit::new(pd, 4, 1) }).unwrap()
+        });
+        nic.destroy_srq(srqns[3]).unwrap();
+        let all = kinds.map(|kind| Target::new(&mut nic, pd, cq, xrcd, kind)).into();
         let mut targets = Self {
             nic,
             far,
@@ -143,6 +157,7 @@ impl Targets {
             open,
             buffer,
             guarded,
+            srqns,
             keys,
             healthy: (near_end, far_end),
             rounds: 0,
@@ -271,6 +286,10 @@ impl Targets {
                     *mask &= UD_ATTRIBUTES;
                     mask.set(AttrMask::QKEY, attr.state == QpState::Init);
                 }
+                Kind::XrcIni => *mask -= AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER,
+                Kind::XrcTgt => {
+                    *mask -= AttrMask::RETRY_CNT | AttrMask::RNR_RETRY | AttrMask::MAX_QP_RD_ATOMIC;
+                }
                 _ => {}
             }
         }
@@ -310,7 +329,11 @@ impl Targets {
                 let wr = RecvWr::new(0, &[piece(&self.buffer, 3000)]);
                 self.nic.post_recv(self.now, target.qpn, wr).unwrap();
             }
-            while target.kind == Kind::Asking && target.requests < 4 {
+            while target.kind == Kind::XrcTgt && self.nic.srq_len(self.srqns[0]) < 2 {
+                let wr = RecvWr::new(0, &[piece(&self.buffer, 3000)]);
+                self.nic.post_srq_recv(self.srqns[0], wr).unwrap();
+            }
+            while matches!(target.kind, Kind::Asking | Kind::XrcIni) && target.requests < 4 {
                 let at = piece(&self.buffer, 2500);
                 let wr = match target.requests {
                     0 => SendWr::read(1, &[at], far_va, far_rkey),
@@ -319,20 +342,24 @@ impl Targets {
                     _ => SendWr::send(4, &[at]),
                 };
                 target.requests += 1;
-                self.nic.post_send(self.now, target.qpn, wr).unwrap();
+                self.nic.post_send(self.now, target.qpn, wr.for_srq(Srqn::new(7))).unwrap();
             }
         }
     }
 }
 
 impl Target {
-    fn new(nic: &mut Nic, pd: PdId, cq: CqId, kind: Kind) -> Self {
+    fn new(nic: &mut Nic, pd: PdId, cq: CqId, xrcd: XrcdId, kind: Kind) -> Self {
         let qp_type = match kind {
             Kind::Uc => QpType::Uc,
             Kind::Ud => QpType::Ud,
             _ => QpType::Rc,
         };
-        let init = QpInit { sq_sig_all: true, ..QpInit::new(qp_type, pd, cq, cq) };
+        let init = match kind {
+            Kind::XrcTgt => QpInit::xrc_target(xrcd),
+            Kind::XrcIni => QpInit { sq_sig_all: true, ..QpInit::xrc_initiator(pd, cq) },
+            _ => QpInit { sq_sig_all: true, ..QpInit::new(qp_type, pd, cq, cq) },
+        };
         let qpn = nic.create_qp(init).unwrap();
         let (expected, requested) = (Psn::new(0), Psn::new(0));
         Self { kind, qpn, expected, requested, generation: 0, receives: 0, requests: 0 }

@@ -312,6 +312,7 @@ fn wqe() -> SendWqe {
         flags: SendFlags::empty(),
         length: 0,
         datagram: None,
+        remote_srqn: None,
         psns: None,
     }
 }

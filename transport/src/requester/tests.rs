@@ -279,6 +279,7 @@ fn f25_inline_data_need_no_region_and_stay_as_posted() {
         flags: SendFlags::SIGNALED | SendFlags::INLINE,
         length: 300,
         datagram: None,
+        remote_srqn: None,
         psns: None,
     });
     end.ram.remove(KEY);
@@ -401,6 +402,7 @@ fn f35_a_message_as_long_as_can_be_takes_half_the_circle() {
         flags: SendFlags::SIGNALED,
         length: max,
         datagram: None,
+        remote_srqn: None,
         psns: None,
     });
     let piece = window / 2;

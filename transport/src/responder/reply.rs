@@ -6,12 +6,12 @@
 use wire::ext::{Aeth, AtomicAckEth};
 use wire::icrc::ICRC_LEN;
 use wire::opcode::{SegmentKind, segment};
-use wire::{Bth, Msn, NakCode, Opcode, Operation, Psn, RKey, Syndrome, VirtAddr};
+use wire::{Bth, Msn, NakCode, Operation, Psn, Qpn, RKey, Syndrome, VirtAddr};
 use zerocopy::IntoBytes;
 
 use super::{Refusal, Responder};
 use crate::params::RcParams;
-use crate::ports::{Access, Ctx};
+use crate::ports::{Access, Ctx, PdId, Via};
 
 /// Answers that may wait at the same time. A peer that asks on and on without taking answers loses the rest,
 /// as if the network had (rule R-RSP-48).
@@ -21,7 +21,7 @@ const MAX_REPLIES: usize = 512;
 pub(super) enum Reply {
     // `repeat`: it does not count among those that `open_reads` does.
     Ack { psn: Psn, syndrome: Syndrome, msn: Msn },
-    Read { psn: Psn, va: VirtAddr, rkey: RKey, remaining: u32, first: bool, msn: Msn, repeat: bool },
+    Read { psn: Psn, via: Via, va: VirtAddr, rkey: RKey, remaining: u32, first: bool, msn: Msn, repeat: bool },
     Atomic { psn: Psn, original: u64, msn: Msn, repeat: bool },
 }
 
@@ -29,17 +29,15 @@ impl Responder {
     /// Length of the next answer to send, BTH to ICRC.
     pub fn prepare(&mut self, ctx: &mut Ctx<'_>) -> Option<usize> {
         let mtu = ctx.params.mtu_bytes();
-        if let Some(&Reply::Read { va, rkey, remaining, .. }) = self.replies.front() {
+        if let Some(&Reply::Read { via, va, rkey, remaining, .. }) = self.replies.front() {
             let len = u64::from(remaining.min(mtu));
-            if len > 0
-                && ctx.memory.check_remote(ctx.params.via(), rkey, va, len, Access::REMOTE_READ).is_err()
-            {
+            if len > 0 && ctx.memory.check_remote(via, rkey, va, len, Access::REMOTE_READ).is_err() {
                 self.refuse_read(ctx);
             }
         }
         self.replies.front().map(|reply| {
             let (operation, payload) = reply.shape(mtu);
-            let headers = Opcode::rc(operation).info().map_or(0, |info| info.headers_len);
+            let headers = ctx.params.opcode(operation).info().map_or(0, |info| info.headers_len);
             Bth::SIZE + headers + payload as usize + pad(payload) + ICRC_LEN
         })
     }
@@ -51,7 +49,7 @@ impl Responder {
         let Some(reply) = self.replies.front_mut() else { return false };
         let (operation, payload) = reply.shape(mtu);
         // Rule R-RSP-35.
-        let bth = Bth::new(Opcode::rc(operation), ctx.params.dest_qpn, reply.psn())
+        let bth = Bth::new(ctx.params.opcode(operation), ctx.params.dest_qpn, reply.psn())
             .with_pkey(ctx.params.pkey)
             .with_migreq(ctx.params.behaviour.migreq)
             .with_pad_count(pad(payload));
@@ -66,12 +64,12 @@ impl Responder {
                 put(body, at, AtomicAckEth::new(*original).as_bytes());
                 true
             }
-            Reply::Read { psn, va, rkey, remaining, first, msn, .. } => {
+            Reply::Read { psn, via, va, rkey, remaining, first, msn, .. } => {
                 if operation != Operation::ReadResponseMiddle {
                     at = put(body, at, Aeth::new(Syndrome::ACK, *msn).as_bytes());
                 }
                 let out = &mut body[at..at + payload as usize];
-                if !out.is_empty() && ctx.memory.read_remote(ctx.params.via(), *rkey, *va, out).is_err() {
+                if !out.is_empty() && ctx.memory.read_remote(*via, *rkey, *va, out).is_err() {
                     self.refuse_read(ctx);
                     return false;
                 }
@@ -136,8 +134,9 @@ impl Responder {
 impl Reply {
     /// The answer to an ATOMIC WRITE or FLUSH: READ response ONLY without payload (rule R-WIR-29).
     pub(super) const fn done(psn: Psn, msn: Msn, repeat: bool) -> Self {
-        let (va, rkey) = (VirtAddr::new(0), RKey::new(0));
-        Self::Read { psn, va, rkey, remaining: 0, first: true, msn, repeat }
+        // No byte of memory is looked at.
+        let (via, va, rkey) = (Via { pd: PdId(0), qpn: Qpn::new(0) }, VirtAddr::new(0), RKey::new(0));
+        Self::Read { psn, via, va, rkey, remaining: 0, first: true, msn, repeat }
     }
 
     const fn psn(&self) -> Psn {

@@ -336,6 +336,7 @@ fn f30_a_write_with_immediate_takes_its_receive_at_the_end() {
         wr_id: wire::WrId::new(77),
         sges: Default::default(),
         pd: PD,
+        side: Side::Recv,
     });
     end.take(&last).unwrap();
     assert_eq!(end.shown_replies(), ["ACK psn=101 ack msn=1"]);

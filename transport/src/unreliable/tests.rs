@@ -43,6 +43,7 @@ fn packets(lengths: &[u32], sq_psn: Psn) -> (Vec<PacketRepr>, Effects) {
             flags: SendFlags::SIGNALED,
             length: *length,
             datagram: None,
+            remote_srqn: None,
             psns: None,
         });
     }
@@ -72,7 +73,7 @@ proptest! {
         for id in 0..20_u32 {
             let addr = VirtAddr::new(BASE + u64::from(id * ROOM));
             let sges = SgeList::from_slice(&[Sge { addr, length: ROOM, lkey: LKey::new(INBOX) }]);
-            receives.0.push_back(RecvWqe { wr_id: WrId::new(u64::from(id)), sges, pd: PD });
+            receives.0.push_back(RecvWqe { wr_id: WrId::new(u64::from(id)), sges, pd: PD, side: Side::Recv });
         }
         let mut receiver = Receiver::new(&params);
         let mut lost_nothing = true;

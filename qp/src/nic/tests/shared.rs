@@ -12,7 +12,7 @@ use crate::state::QpType;
 
 /// A shared receive queue of a host, of its domain.
 fn shared(host: &mut Host, max_wr: u32) -> Srqn {
-    host.nic.create_srq(SrqInit { pd: host.pd, max_wr, max_sge: 2 }).unwrap()
+    host.nic.create_srq(SrqInit::new(host.pd, max_wr, 2)).unwrap()
 }
 
 /// Gives the host a queue pair on `srq` in place of the one it has.
@@ -52,7 +52,7 @@ fn f27_sizes_of_its_own_receive_queue_mean_nothing_where_there_is_none() {
 #[test]
 fn what_cannot_be_is_refused() {
     let mut a = Host::new(1);
-    let init = SrqInit { pd: a.pd, max_wr: 1, max_sge: 0 };
+    let init = SrqInit::new(a.pd, 1, 0);
     for (init, error) in [
         (SrqInit { pd: transport::PdId(77), ..init }, CreateError::NoPd),
         (SrqInit { max_wr: 0, ..init }, CreateError::SrqSize { max_wr: 1 << 20, max_sge: 32 }),
@@ -67,6 +67,9 @@ fn what_cannot_be_is_refused() {
     assert_eq!((error, error.errno()), (CreateError::NoSrq, 22));
     let error = a.nic.post_srq_recv(none, RecvWr::new(1, &[])).unwrap_err();
     assert_eq!((error, error.errno()), (PostError::NoSuchSrq, 22));
+    let srq = shared(&mut a, 2);
+    let error = a.nic.post_srq_recv_list(srq, (0..3).map(|id| RecvWr::new(id, &[]))).unwrap_err();
+    assert_eq!((error.index, error.error, a.nic.srq_len(srq)), (2, PostError::QueueFull(2), 2), "F24");
     let error = a.nic.modify_srq(none, &SrqAttr::default(), SrqMask::empty()).unwrap_err();
     assert_eq!((error, a.nic.query_srq(none)), (crate::ModifySrqError::NoSuchSrq, None));
     assert_eq!(a.nic.destroy_srq(none), Err(DestroyError::NoSuchObject));
@@ -76,7 +79,7 @@ fn what_cannot_be_is_refused() {
 fn it_cannot_go_before_its_queue_pairs_nor_its_domain_before_it() {
     let mut a = Host::new(1);
     let pd = a.nic.alloc_pd();
-    let srq = a.nic.create_srq(SrqInit { pd, max_wr: 4, max_sge: 1 }).unwrap();
+    let srq = a.nic.create_srq(SrqInit::new(pd, 4, 1)).unwrap();
     post(&mut a, srq, RecvWr::new(1, &[]));
     let qpns = [(); 2].map(|()| a.nic.create_qp(QpInit { srq: Some(srq), ..a.init }).unwrap());
     for qpn in qpns {
@@ -125,7 +128,7 @@ fn receives_are_held_against_the_domain_of_the_shared_queue() {
         let (mut a, mut b) = (Host::new(1), Host::new(2));
         let pd = b.nic.alloc_pd();
         let other = b.nic.reg_mr(pd, vec![0; 64], ALL).unwrap();
-        let srq = b.nic.create_srq(SrqInit { pd, max_wr: 4, max_sge: 1 }).unwrap();
+        let srq = b.nic.create_srq(SrqInit::new(pd, 4, 1)).unwrap();
         on(&mut b, srq);
         let (a2, b2) = join(a, b, |_| {});
         (a, b) = (a2, b2);

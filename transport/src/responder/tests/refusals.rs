@@ -335,7 +335,12 @@ fn a_bad_piece_of_a_receive_is_an_operational_error() {
         let mut end = fresh();
         end.ram.add(0x200, 0x10_0000, Access::REMOTE_READ, vec![0; 64]);
         let sge = Sge { addr: VirtAddr::new(addr), length: 8, lkey: wire::LKey::new(lkey) };
-        end.receives.0.push_back(RecvWqe { wr_id: WrId::new(5), sges: SmallVec::from_slice(&[sge]), pd: PD });
+        end.receives.0.push_back(RecvWqe {
+            wr_id: WrId::new(5),
+            sges: SmallVec::from_slice(&[sge]),
+            pd: PD,
+            side: Side::Recv,
+        });
         let mut end = refused(end, &[plain(Op::SendOnly, 100, 8)], "nak=remote_operational");
         assert_eq!(end.done(), [(5, WcStatus::LocProtErr)], "R-RSP-17");
     }
