@@ -40,11 +40,12 @@ pub mod cmd;
 
 pub use driver_shim::{
     AddressHandle, CompletionQueue, ConnectError, ConnectOptions, Device, DeviceBuilder, Endpoint,
-    MemoryRegion, PreparedQp, ProtectionDomain, QpBuilder, QueuePair, backend, interfaces, oob,
+    FastRegion, MemoryRegion, MemoryWindow, PreparedQp, ProtectionDomain, QpBuilder, QueuePair, backend,
+    interfaces, oob,
 };
 pub use qp::{
     Access, AddressVector, AsyncEvent, AttrMask, Completion, Counters, CreateError, DropReason, Drops,
-    ModifyQpError, MrError, PostError, Profile, QpAttr, QpCap, QpState, QpType, RecvWr, SendFlags, SendOp,
-    SendWr, Sge, TraceEvent, Tracer, UnknownProfile, WcOpcode, WcStatus,
+    LocalOp, ModifyQpError, MrError, MwRange, MwType, Placement, PostError, Profile, QpAttr, QpCap, QpState,
+    QpType, RecvWr, SendFlags, SendOp, SendWr, Sge, TraceEvent, Tracer, UnknownProfile, WcOpcode, WcStatus,
 };
 pub use wire;

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use qp::{Access, AddressVector, MrError, PdId, QpType};
+use qp::{Access, AddressVector, MrError, MwType, PdId, QpType};
+use wire::VirtAddr;
 
 use crate::ah::{AddressHandle, ConnectError};
 use crate::cq::CompletionQueue;
 use crate::device::Device;
-use crate::mr::MemoryRegion;
+use crate::mr::{FastRegion, MemoryRegion};
+use crate::mw::MemoryWindow;
 use crate::queue_pair::QpBuilder;
 
 /// A protection domain.
@@ -34,7 +36,36 @@ impl ProtectionDomain {
     /// # Errors
     /// Rights that do not go together.
     pub fn register(&self, bytes: Vec<u8>, access: Access) -> Result<MemoryRegion, MrError> {
-        MemoryRegion::new(self, bytes, access)
+        MemoryRegion::new(self, bytes, None, access)
+    }
+
+    /// As [`ProtectionDomain::register`], with the first byte at `iova` for work requests and peers.
+    ///
+    /// # Errors
+    /// Rights that do not go together, or bytes that go past the last address.
+    pub fn register_at(
+        &self,
+        bytes: Vec<u8>,
+        iova: VirtAddr,
+        access: Access,
+    ) -> Result<MemoryRegion, MrError> {
+        MemoryRegion::new(self, bytes, Some(iova), access)
+    }
+
+    /// Makes a region of `capacity` zero bytes that work requests register.
+    ///
+    /// # Errors
+    /// No key left.
+    pub fn alloc_mr(&self, capacity: usize) -> Result<FastRegion, MrError> {
+        FastRegion::new(self, capacity)
+    }
+
+    /// Makes a memory window, bound to nothing.
+    ///
+    /// # Errors
+    /// No key left.
+    pub fn alloc_mw(&self, mw_type: MwType) -> Result<MemoryWindow, MrError> {
+        MemoryWindow::new(self, mw_type)
     }
 
     /// Starts to make a queue pair.

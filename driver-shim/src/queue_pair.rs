@@ -1,15 +1,16 @@
 //! Queue pairs: prepared, connected, posted to.
 
 use qp::{
-    Access, AddressVector, AttrMask, BadWr, CreateError, McastError, PostError, QpAttr, QpCap, QpInit,
-    QpState, QpType, RecvWr, SendWr,
+    Access, AddressVector, AttrMask, BadWr, CreateError, McastError, MwRange, PostError, QpAttr, QpCap,
+    QpInit, QpState, QpType, RecvWr, SendFlags, SendWr,
 };
-use wire::{Gid, Mtu, Psn, QKey, Qpn, RnrTimer};
+use wire::{Gid, Mtu, Psn, QKey, Qpn, RKey, RnrTimer};
 
 use crate::ah::{ConnectError, resolve};
 use crate::cq::CompletionQueue;
 use crate::device::Device;
 use crate::mcast::AttachError;
+use crate::mw::MemoryWindow;
 use crate::pd::ProtectionDomain;
 
 /// Sizes of a queue pair that is being made.
@@ -321,6 +322,27 @@ impl QueuePair {
     pub fn post_send_later(&self, wr: SendWr) -> Result<(), PostError> {
         let engine = self.device().engine();
         engine.nic().post_send(engine.now(), self.qpn, wr)
+    }
+
+    /// Binds a type 1 window to `range`, in the order of the send queue, where it completes as `flags` say. Gives the
+    /// window's key from then on.
+    ///
+    /// # Errors
+    /// Why it was not taken.
+    pub fn bind_mw(
+        &self,
+        wr_id: u64,
+        flags: SendFlags,
+        window: &MemoryWindow,
+        range: &MwRange,
+    ) -> Result<RKey, PostError> {
+        if !window.device().is(self.device()) {
+            return Err(PostError::NoSuchWindow);
+        }
+        let engine = self.device().engine();
+        let key = engine.nic().bind_mw(engine.now(), self.qpn, wr_id, flags, window.name(), range)?;
+        self.device().drive();
+        Ok(key)
     }
 
     /// Posts a receive.

@@ -198,6 +198,16 @@ impl MrTable {
         }
     }
 
+    /// As [`MrTable::deregister`], but windows that are bound to the region are unbound. That looks for them among all
+    /// keys, and only where there are any.
+    pub(crate) fn close(&mut self, lkey: LKey) -> Result<(PdId, Vec<u8>), MrError> {
+        let (index, region) = self.owned_region(lkey)?;
+        if region.windows > 0 {
+            self.unbind_all(index);
+        }
+        self.deregister(lkey)
+    }
+
     /// Changes what `change` says, under a new key; all or nothing (rule R-MEM-24). Gives the domain it was of, and the bytes
     /// that others replaced.
     pub(crate) fn reregister(

@@ -278,6 +278,23 @@ fn a_region_with_windows_can_neither_go_nor_change() {
 }
 
 #[test]
+fn closing_a_region_unbinds_its_windows_and_no_others() {
+    let (mut table, mr) = with_region(BINDABLE);
+    let other = table.register(PD, vec![0; 8], Some(va(0)), BINDABLE).unwrap().lkey;
+    let windows: Vec<_> = [mr, other, mr]
+        .map(|region| {
+            let mw = table.alloc_window(PD, MwType::Type2).unwrap();
+            table.execute(A, &bind(mw, 1, region, (va(0), 8), Access::REMOTE_READ)).unwrap();
+            mw.with_variant(1)
+        })
+        .into();
+    assert!(table.close(mr).is_ok(), "R-MEM-22");
+    let open = |key: &RKey| table.check_remote(A, *key, va(0), 8, Access::REMOTE_READ).is_ok();
+    assert_eq!(windows.iter().map(open).collect::<Vec<_>>(), [false, true, false]);
+    assert_eq!(table.deregister(other), Err(MrError::WindowsBound(1)));
+}
+
+#[test]
 fn re_registration_changes_what_it_says_and_the_key() {
     let (mut table, first) = with_region(Access::LOCAL_WRITE);
     table.bytes_mut(first, 0, 2).unwrap().copy_from_slice(&[1, 2]);

@@ -3,7 +3,7 @@
 use transport::{Access, AccessError, KeyError, PdId, Via};
 use wire::{LKey, Qpn, RKey, VirtAddr};
 
-use super::{Entry, Kind, MrError, MrTable, OPTIONAL, Place, offset};
+use super::{Entry, Kind, MrError, MrTable, OPTIONAL, Place, Slot, offset};
 
 /// Type of a memory window, with the numbers of verbs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -201,6 +201,19 @@ impl MrTable {
         }
         self.unbind(index);
         Ok(())
+    }
+
+    /// Unbinds every window on the region in slot `region`.
+    pub(super) fn unbind_all(&mut self, region: u32) {
+        let bound_to = |slot: &Slot| match &slot.entry {
+            Entry::Window(window) => window.bound.as_ref().is_some_and(|bound| bound.region == region),
+            Entry::Free | Entry::Region(_) => false,
+        };
+        let windows: Vec<_> =
+            (0..).zip(&self.slots).filter(|(_, slot)| bound_to(slot)).map(|(i, _)| i).collect();
+        for index in windows {
+            self.unbind(index);
+        }
     }
 
     fn unbind(&mut self, index: u32) {

@@ -153,6 +153,16 @@ impl Nic {
         Ok(bytes)
     }
 
+    /// As [`Nic::dereg_mr`], for owners that cannot wait: windows that are bound to the region are unbound.
+    ///
+    /// # Errors
+    /// Where no region has this key.
+    pub fn close_mr(&mut self, lkey: LKey) -> Result<Vec<u8>, MrError> {
+        let (pd, bytes) = self.memory.close(lkey)?;
+        self.leave_pd(pd);
+        Ok(bytes)
+    }
+
     /// Bytes of a region.
     ///
     /// # Errors

@@ -20,7 +20,7 @@ import pyverbs.enums as e
 from pyverbs.addr import AH, GID, AHAttr, GlobalRoute
 from pyverbs.cq import CQ
 from pyverbs.device import Context
-from pyverbs.mr import MR
+from pyverbs.mr import MR, MW, MWBindInfo
 from pyverbs.pd import PD
 from pyverbs.pyverbs_error import PyverbsRDMAError
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
@@ -38,9 +38,12 @@ MTUS = {256: e.IBV_MTU_256, 512: e.IBV_MTU_512, 1024: e.IBV_MTU_1024,
 OPS = {"SEND": e.IBV_WR_SEND, "SEND_WITH_IMM": e.IBV_WR_SEND_WITH_IMM,
        "RDMA_WRITE": e.IBV_WR_RDMA_WRITE, "RDMA_WRITE_WITH_IMM": e.IBV_WR_RDMA_WRITE_WITH_IMM,
        "RDMA_READ": e.IBV_WR_RDMA_READ, "CMP_SWAP": e.IBV_WR_ATOMIC_CMP_AND_SWP,
-       "FETCH_ADD": e.IBV_WR_ATOMIC_FETCH_AND_ADD}
+       "FETCH_ADD": e.IBV_WR_ATOMIC_FETCH_AND_ADD, "SEND_WITH_INV": e.IBV_WR_SEND_WITH_INV}
 FLAGS = {"signaled": e.IBV_SEND_SIGNALED, "solicited": e.IBV_SEND_SOLICITED,
          "fence": e.IBV_SEND_FENCE, "inline": e.IBV_SEND_INLINE}
+
+# rxe of Linux 6.1 marks an invalidation as the kernel does among itself (4), not as verbs say.
+INVALIDATED = e.IBV_WC_WITH_INV | 4
 
 # Byte i of a pattern is 7 i + 13 (i >> 8) + seed, modulo 256: it repeats after 64 KiB only.
 BASE = bytes((i * 7 + (i >> 8) * 13) & 0xff for i in range(1 << 16))
@@ -58,8 +61,8 @@ class Agent:
     def __init__(self):
         self.ctx = Context(name="rxe0")
         self.pd = PD(self.ctx)
-        self.mr = MR(self.pd, SIZE, ALL)
-        self.qp = self.cq = self.ah = None
+        self.mr = MR(self.pd, SIZE, ALL | e.IBV_ACCESS_MW_BIND)
+        self.qp = self.cq = self.ah = self.mw = None
         self.children = {}
 
     # --- memory ---
@@ -110,10 +113,10 @@ class Agent:
         self.qp.to_rts(at)
 
     def close(self):
-        for o in (self.qp, self.cq, self.ah):
+        for o in (self.mw, self.qp, self.cq, self.ah):
             if o is not None:
                 o.close()
-        self.qp = self.cq = self.ah = None
+        self.qp = self.cq = self.ah = self.mw = None
 
     def sge(self, pieces):
         return [SGE(self.mr.buf + off, n, self.mr.lkey) for off, n in pieces]
@@ -125,8 +128,12 @@ class Agent:
                       send_flags=sum(FLAGS[f] for f in w["flags"]))
             if w.get("imm") is not None:
                 kw["imm_data"] = socket.htonl(w["imm"])
+            if w["op"] == "SEND_WITH_INV":
+                kw["imm_data"] = w["rkey"]      # the same place in the structure
             wr = SendWR(**kw)
-            if w["op"] in ("CMP_SWAP", "FETCH_ADD"):
+            if w["op"] == "SEND_WITH_INV":
+                pass
+            elif w["op"] in ("CMP_SWAP", "FETCH_ADD"):
                 wr.set_wr_atomic(w["rkey"], w["addr"], w["compare_add"], w["swap"])
             elif w.get("rkey") is not None:
                 wr.set_wr_rdma(w["rkey"], w["addr"])
@@ -145,11 +152,39 @@ class Agent:
         while True:
             k, wcs = self.cq.poll(n - len(out))
             out += [{"id": w.wr_id, "status": w.status, "opcode": w.opcode, "len": w.byte_len,
-                     "imm": socket.ntohl(w.imm_data) if w.wc_flags & e.IBV_WC_WITH_IMM else None} for w in wcs[:k]]
+                     "imm": socket.ntohl(w.imm_data) if w.wc_flags & e.IBV_WC_WITH_IMM else None,
+                     "inv": w.imm_data if w.wc_flags & INVALIDATED else None} for w in wcs[:k]]
             if len(out) >= n or time.monotonic() >= end:
                 return {"wcs": out}
             if not k:
                 time.sleep(0.0003)
+
+    # --- keys ---
+    def bind(self, off, len):
+        """Binds the type 2 window to part of the region, for the peer to read and write."""
+        if self.mw is None:
+            self.mw, self.key = MW(self.pd, e.IBV_MW_TYPE_2), None
+        old = self.key or self.mw.rkey
+        self.key = (old & ~0xff) | ((old + 1) & 0xff)
+        wr = SendWR(opcode=e.IBV_WR_BIND_MW, num_sge=0, sg=None, send_flags=e.IBV_SEND_SIGNALED)
+        info = MWBindInfo(self.mr, self.mr.buf + off, len, e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ)
+        wr.set_bind_wr(self.mw, info)
+        self.does(wr)
+        return {"rkey": self.key}
+
+    def invalidate(self, rkey):
+        self.does(SendWR(opcode=e.IBV_WR_LOCAL_INV, num_sge=0, sg=None, imm_data=rkey,
+                         send_flags=e.IBV_SEND_SIGNALED))
+
+    def does(self, wr):
+        self.qp.post_send(wr)
+        wcs = self.poll(1, 5)["wcs"]
+        if not wcs or wcs[0]["status"]:
+            raise RuntimeError(f"work on a key: {wcs}")
+
+    def has(self, op):
+        """Whether the device has ATOMIC_WRITE or FLUSH, which the guest's Linux knows nothing of."""
+        return {"has": False}
 
     # --- programs, such as ibv_rc_pingpong ---
     def run(self, argv, listen=None):
@@ -204,7 +239,7 @@ def listening(port):
 
 
 DO = ("hello", "fill", "matches", "put", "get", "open", "connect", "close", "post_send", "post_recv", "poll",
-      "run", "wait", "counters")
+      "bind", "invalidate", "has", "run", "wait", "counters")
 
 
 def serve(s):

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use ferroce::wire::{Gid, Mtu, Psn, QKey, Qpn, RKey, RnrTimer, VirtAddr};
 use ferroce::{
-    Access, AddressHandle, AddressVector, CompletionQueue, ConnectOptions, Device, MemoryRegion, PreparedQp,
-    ProtectionDomain, QpType, QueuePair, RecvWr, SendFlags, SendOp, SendWr, Sge,
+    Access, AddressHandle, AddressVector, CompletionQueue, ConnectOptions, Device, MemoryRegion,
+    MemoryWindow, MwRange, MwType, Placement, PreparedQp, ProtectionDomain, QpType, QueuePair, RecvWr,
+    SendFlags, SendOp, SendWr, Sge,
 };
 
 use crate::side::{
@@ -16,6 +17,8 @@ use crate::side::{
 
 /// Work requests that may wait.
 const DEPTH: u32 = 256;
+/// How long work on a key may take.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// How long one wait for completions may take before the clock is read again.
 const NAP: Duration = Duration::from_millis(100);
 
@@ -25,6 +28,8 @@ pub(crate) struct Card {
     mr: MemoryRegion,
     gid_index: u8,
     access: Access,
+    /// Its window, and the low byte of its key.
+    window: (MemoryWindow, u8),
     queue: Queue,
 }
 
@@ -56,9 +61,10 @@ impl Card {
         let index = found.ok_or_else(|| broken(format!("the device has no IPv{ip} address")))?;
         let gid_index = u8::try_from(index + 1).map_err(broken)?;
         let pd = device.alloc_pd();
-        let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+        let rights = Access::all().difference(Access::ZERO_BASED);
+        let window = (pd.alloc_mw(MwType::Type2).map_err(broken)?, 0);
         let mr = pd.register(vec![0; at(REGION)?], rights).map_err(broken)?;
-        Ok(Self { pd, mr, gid_index, access: Access::empty(), queue: Queue::None })
+        Ok(Self { pd, mr, gid_index, access: Access::empty(), window, queue: Queue::None })
     }
 
     fn slice(&self, (off, len): Piece) -> Outcome<Sge> {
@@ -68,6 +74,16 @@ impl Card {
 
     fn slices(&self, pieces: &[Piece]) -> Outcome<Vec<Sge>> {
         pieces.iter().map(|&piece| self.slice(piece)).collect()
+    }
+
+    /// Posts work on a key and waits for it.
+    fn does(&mut self, wr: SendWr) -> Outcome {
+        let Queue::Connected(qp, ..) = &self.queue else { return Err(broken("not connected")) };
+        qp.post_send(wr.signaled()).map_err(broken)?;
+        match &self.poll(1, PATIENCE)?[..] {
+            [wc] if wc.status == Status::SUCCESS => Ok(()),
+            other => Err(broken(format!("work on a key: {other:?}"))),
+        }
     }
 
     fn send_wr(&self, request: &Send) -> Outcome<SendWr> {
@@ -80,6 +96,12 @@ impl Card {
             Op::RdmaRead => SendOp::Read { va, rkey },
             Op::CmpSwap => SendOp::CmpSwap { va, rkey, compare: request.compare_add, swap: request.swap },
             Op::FetchAdd => SendOp::FetchAdd { va, rkey, add: request.compare_add },
+            Op::SendWithInv => SendOp::SendInv { rkey },
+            Op::AtomicWrite => SendOp::AtomicWrite { va, rkey },
+            Op::Flush => {
+                let (length, placement) = (request.len, Placement::GLOBAL);
+                SendOp::Flush { va, rkey, length, placement, whole: false }
+            }
         };
         let mut wr = if request.flags.contains(&Flag::Inline) {
             let mut data = Vec::new();
@@ -110,7 +132,8 @@ impl Side for Card {
 
     fn open(&mut self, kind: Kind, psn: u32, rights: &[Right]) -> Outcome<Endpoint> {
         self.queue = Queue::None;
-        self.access = rights.iter().fold(Access::LOCAL_WRITE, |all, right| {
+        let always = Access::LOCAL_WRITE | Access::FLUSH_GLOBAL;
+        self.access = rights.iter().fold(always, |all, right| {
             all | match right {
                 Right::Write => Access::REMOTE_WRITE,
                 Right::Read => Access::REMOTE_READ,
@@ -218,6 +241,24 @@ impl Side for Card {
         Ok(())
     }
 
+    fn bind(&mut self, off: u64, len: u64) -> Outcome<u32> {
+        let (window, variant) = &mut self.window;
+        *variant = variant.wrapping_add(1);
+        let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
+        let range = MwRange { mr: self.mr.lkey(), va: self.mr.addr_at(at(off)?), length: len, access };
+        let (wr, key) = (window.bind(0, *variant, &range), window.rkey(*variant));
+        self.does(wr)?;
+        Ok(key.value())
+    }
+
+    fn invalidate(&mut self, rkey: u32) -> Outcome {
+        self.does(SendWr::local_inv(0, RKey::new(rkey)))
+    }
+
+    fn has(&mut self, _: Op) -> Outcome<bool> {
+        Ok(true)
+    }
+
     fn poll(&mut self, n: usize, limit: Duration) -> Outcome<Vec<Completion>> {
         let Queue::Connected(_, cq, _) = &self.queue else { return Err(broken("not connected")) };
         let start = Instant::now();
@@ -230,6 +271,7 @@ impl Side for Card {
                 opcode: wc.opcode as u32,
                 len: wc.byte_len,
                 imm: wc.imm.map(u32::from_be_bytes),
+                inv: wc.invalidated.map(RKey::value),
             }));
             if out.len() == n || left.is_zero() {
                 return Ok(out);

@@ -111,7 +111,7 @@ const fn ends_in_error(
 }
 
 /// Every case that is not a single message.
-pub(crate) const CASES: [Case; 24] = [
+pub(crate) const CASES: [Case; 29] = [
     case("gather_scatter", gather_scatter),
     case("inline", inline),
     case("unsignaled", unsignaled),
@@ -136,6 +136,11 @@ pub(crate) const CASES: [Case; 24] = [
     ends_in_error("nak_send_too_long", Setup::new, |p| send_too_long(p, 200)),
     ends_in_error("nak_send_too_long_multi", Setup::new, |p| send_too_long(p, 9000)),
     Case { fenced: true, ..ends_in_error("reconnect_after_nak", Setup::new, reconnect_after_nak) },
+    ends_in_error("window", Setup::new, window),
+    ends_in_error("window_out_of_range", Setup::new, window_out_of_range),
+    ends_in_error("send_with_inv", Setup::new, send_with_inv),
+    case("atomic_write", atomic_write),
+    case("flush", flush),
 ];
 
 fn slow_rnr(mtu: u32) -> Setup {
@@ -396,4 +401,107 @@ fn reconnect_after_nak(p: &mut Pair<'_>) -> Outcome {
     nak(p, Op::RdmaWrite, 64, Wrong::Key)?;
     let (client, server): (&mut dyn Side, &mut dyn Side) = (&mut *p.client, &mut *p.server);
     mix(&mut Pair::connect(client, server, &Setup::new(1024))?)
+}
+
+/// Where the server's window lies, and how long it is.
+const WINDOW: (u64, u32) = (0x1000, 0x4000);
+
+/// A request of the client through the window whose key is `rkey`, `at` bytes behind its start.
+fn through(p: &mut Pair<'_>, op: Op, rkey: u32, at: u64, size: u32) -> Outcome {
+    let mut request = p.request(op, vec![(0, size)], WINDOW.0 + at);
+    request.rkey = Some(rkey);
+    p.client.post_send(&[request])
+}
+
+/// A key that was taken back opens nothing, and what it opened stays as it is.
+fn dead(p: &mut Pair<'_>, rkey: u32) -> Outcome {
+    p.server.fill(WINDOW.0, 64, 150, 0)?;
+    through(p, Op::RdmaWrite, rkey, 0, 64)?;
+    p.client_done(1, Status::REM_ACCESS_ERR)?;
+    expect_pattern(p.server, WINDOW.0, 64, 150, 0)
+}
+
+/// A type 2 window at the server, bound twice: written and read through, then taken back by the server.
+fn window(p: &mut Pair<'_>) -> Outcome {
+    let (at, len) = WINDOW;
+    p.server.fill(0, 0x8000, 99, 0)?;
+    let mut keys = Vec::new();
+    for seed in [3, 4] {
+        let rkey = p.server.bind(at, len.into())?;
+        p.client.fill(0, 5000, seed, 0)?;
+        through(p, Op::RdmaWrite, rkey, u64::from(len) - 5000, 5000)?;
+        p.client_done(1, Status::SUCCESS)?;
+        expect_pattern(p.server, at + u64::from(len) - 5000, 5000, seed, 0)?;
+        expect_pattern(p.server, at + u64::from(len), 16, 99, at + u64::from(len))?;
+        p.client.fill(0, 5000, 200, 0)?;
+        through(p, Op::RdmaRead, rkey, u64::from(len) - 5000, 5000)?;
+        p.client_done(1, Status::SUCCESS)?;
+        expect_pattern(p.client, 0, 5000, seed, 0)?;
+        p.server.invalidate(rkey)?;
+        keys.push(rkey);
+    }
+    check(keys[0] != keys[1], || format!("the same key twice: {keys:x?}"))?;
+    dead(p, keys[1])
+}
+
+/// A window ends where it ends, though its region goes on.
+fn window_out_of_range(p: &mut Pair<'_>) -> Outcome {
+    let (at, len) = WINDOW;
+    p.server.fill(0, 0x8000, 99, 0)?;
+    let rkey = p.server.bind(at, len.into())?;
+    p.client.fill(0, 64, 3, 0)?;
+    through(p, Op::RdmaWrite, rkey, u64::from(len) - 64, 64)?;
+    p.client_done(1, Status::SUCCESS)?;
+    through(p, Op::RdmaWrite, rkey, u64::from(len) - 63, 64)?;
+    p.client_done(1, Status::REM_ACCESS_ERR)?;
+    expect_pattern(p.server, at + u64::from(len), 64, 99, at + u64::from(len))
+}
+
+/// The client takes the server's keys back with SENDs of one packet and of several.
+fn send_with_inv(p: &mut Pair<'_>) -> Outcome {
+    let mut last = 0;
+    for size in [0, 8, 5000] {
+        let rkey = p.server.bind(WINDOW.0, WINDOW.1.into())?;
+        p.client.fill(0, 5000, 3, 0)?;
+        p.server.fill(0x8000, 5000, 99, 0)?;
+        through(p, Op::RdmaWrite, rkey, 0, 3000)?;
+        p.client_done(1, Status::SUCCESS)?;
+        expect_pattern(p.server, WINDOW.0, 3000, 3, 0)?;
+        p.recv(vec![(0x8000, 5000)])?;
+        let mut request = p.request(Op::SendWithInv, vec![(0, size)], 0);
+        request.rkey = Some(rkey);
+        p.client.post_send(&[request])?;
+        p.client_done(1, Status::SUCCESS)?;
+        let got = p.server_done(1)?;
+        check(got[0].opcode == 128 && got[0].len == size, || format!("receive {:?}", got[0]))?;
+        check(got[0].inv == Some(rkey), || format!("invalidated {:x?}, expected {rkey:x}", got[0].inv))?;
+        expect_pattern(p.server, 0x8000, size.into(), 3, 0)?;
+        last = rkey;
+    }
+    dead(p, last)
+}
+
+/// Eight bytes, as they are.
+fn atomic_write(p: &mut Pair<'_>) -> Outcome {
+    p.need(Op::AtomicWrite)?;
+    p.client.put(WORD_AT, &[1, 2, 3, 4, 5, 6, 7, 8])?;
+    p.server.put(WORD_AT, &[0xee; 16])?;
+    p.post(Op::AtomicWrite, vec![(WORD_AT, 8)], WORD_AT)?;
+    let done = p.client_done(1, Status::SUCCESS)?;
+    check(done[0].opcode == Op::AtomicWrite.completion(), || format!("completion {:?}", done[0]))?;
+    let found = p.server.get(WORD_AT, 9)?;
+    check(found == [1, 2, 3, 4, 5, 6, 7, 8, 0xee], || format!("{found:x?} in memory"))
+}
+
+/// What was written before is there when a FLUSH completes.
+fn flush(p: &mut Pair<'_>) -> Outcome {
+    p.need(Op::Flush)?;
+    p.client.fill(0, 5000, 3, 0)?;
+    let mut flush = p.request(Op::Flush, Vec::new(), 0x100);
+    flush.len = 5000;
+    let write = p.request(Op::RdmaWrite, vec![(0, 5000)], 0x100);
+    p.client.post_send(&[write, flush])?;
+    let done = p.client_done(2, Status::SUCCESS)?;
+    check(done[1].opcode == Op::Flush.completion(), || format!("completion {:?}", done[1]))?;
+    expect_pattern(p.server, 0x100, 5000, 3, 0)
 }

@@ -8,7 +8,9 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::side::{Completion, Difference, Endpoint, Failure, Kind, Link, Outcome, Recv, Right, Send, Side};
+use crate::side::{
+    Completion, Difference, Endpoint, Failure, Kind, Link, Op, Outcome, Recv, Right, Send, Side,
+};
 
 /// A device in a guest, driven by its agent.
 pub(crate) struct Guest {
@@ -117,6 +119,21 @@ impl Side for Guest {
     fn post_recv(&mut self, requests: &[Recv]) -> Outcome {
         self.ask(&json!({"do": "post_recv", "wrs": requests}))?;
         Ok(())
+    }
+
+    fn bind(&mut self, off: u64, len: u64) -> Outcome<u32> {
+        let answer = self.ask(&json!({"do": "bind", "off": off, "len": len}))?;
+        self.parse(answer["rkey"].clone())
+    }
+
+    fn invalidate(&mut self, rkey: u32) -> Outcome {
+        self.ask(&json!({"do": "invalidate", "rkey": rkey}))?;
+        Ok(())
+    }
+
+    fn has(&mut self, op: Op) -> Outcome<bool> {
+        let answer = self.ask(&json!({"do": "has", "op": op}))?;
+        self.parse(answer["has"].clone())
     }
 
     fn poll(&mut self, n: usize, limit: Duration) -> Outcome<Vec<Completion>> {

@@ -85,6 +85,7 @@ impl<'a> Pair<'a> {
             imm: op.has_imm().then_some(0x0102_0300 + u32::try_from(id & 0xff).unwrap_or_default()),
             rkey: (!op.is_send()).then_some(self.remote.rkey),
             addr: self.remote.addr.wrapping_add(at),
+            len: 0,
             compare_add: 0,
             swap: 0,
             flags: vec![Flag::Signaled],
@@ -95,6 +96,16 @@ impl<'a> Pair<'a> {
     pub(crate) fn post(&mut self, op: Op, sge: Vec<Piece>, at: u64) -> Outcome {
         let request = self.request(op, sge, at);
         self.client.post_send(&[request])
+    }
+
+    /// A row that is for two devices which both have `op`.
+    pub(crate) fn need(&mut self, op: Op) -> Outcome {
+        for side in [&mut *self.client, &mut *self.server] {
+            if !side.has(op)? {
+                return Err(Failure::Unsupported(format!("{}: no {}", side.name(), op.name())));
+            }
+        }
+        Ok(())
     }
 
     /// Posts a receive at the server.

@@ -92,6 +92,9 @@ pub(crate) enum Op {
     RdmaRead,
     CmpSwap,
     FetchAdd,
+    SendWithInv,
+    AtomicWrite,
+    Flush,
 }
 
 impl Op {
@@ -110,6 +113,9 @@ impl Op {
             Self::RdmaRead => "RDMA_READ",
             Self::CmpSwap => "CMP_SWAP",
             Self::FetchAdd => "FETCH_ADD",
+            Self::SendWithInv => "SEND_WITH_INV",
+            Self::AtomicWrite => "ATOMIC_WRITE",
+            Self::Flush => "FLUSH",
         }
     }
 
@@ -118,7 +124,7 @@ impl Op {
     }
 
     pub(crate) const fn is_send(self) -> bool {
-        matches!(self, Self::Send | Self::SendWithImm)
+        matches!(self, Self::Send | Self::SendWithImm | Self::SendWithInv)
     }
 
     /// Whether the responder needs a receive for it.
@@ -129,11 +135,13 @@ impl Op {
     /// Its completion opcode, by its verbs number (`enum ibv_wc_opcode`).
     pub(crate) const fn completion(self) -> u32 {
         match self {
-            Self::Send | Self::SendWithImm => 0,
+            Self::Send | Self::SendWithImm | Self::SendWithInv => 0,
             Self::RdmaWrite | Self::RdmaWriteWithImm => 1,
             Self::RdmaRead => 2,
             Self::CmpSwap => 3,
             Self::FetchAdd => 4,
+            Self::Flush => 8,
+            Self::AtomicWrite => 9,
         }
     }
 
@@ -214,6 +222,8 @@ pub(crate) struct Send {
     pub(crate) rkey: Option<u32>,
     /// Remote address, for the operations that take an R_Key.
     pub(crate) addr: u64,
+    /// FLUSH: how much.
+    pub(crate) len: u32,
     /// CMP_SWAP compares with it, FETCH_ADD adds it.
     pub(crate) compare_add: u64,
     pub(crate) swap: u64,
@@ -237,6 +247,8 @@ pub(crate) struct Completion {
     /// Bytes received.
     pub(crate) len: u32,
     pub(crate) imm: Option<u32>,
+    /// The key that a SEND invalidated.
+    pub(crate) inv: Option<u32>,
 }
 
 /// Where a region first differs from what it should hold: bytes after the start of the part compared.
@@ -266,6 +278,16 @@ pub(crate) trait Side {
     fn post_send(&mut self, requests: &[Send]) -> Outcome;
 
     fn post_recv(&mut self, requests: &[Recv]) -> Outcome;
+
+    /// Binds its type 2 window to part of its region, for the peer to read and write, and gives the key for it. The window
+    /// has to be free.
+    fn bind(&mut self, off: u64, len: u64) -> Outcome<u32>;
+
+    /// Invalidates a key of its own.
+    fn invalidate(&mut self, rkey: u32) -> Outcome;
+
+    /// Whether its device has this operation.
+    fn has(&mut self, op: Op) -> Outcome<bool>;
 
     /// Waits for `n` completions, at most for `limit`, and returns those that came.
     fn poll(&mut self, n: usize, limit: Duration) -> Outcome<Vec<Completion>>;
