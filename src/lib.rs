@@ -39,13 +39,14 @@
 pub mod cmd;
 
 pub use driver_shim::{
-    AddressHandle, CompletionQueue, ConnectError, ConnectOptions, Device, DeviceBuilder, Endpoint,
-    FastRegion, MemoryRegion, MemoryWindow, PreparedQp, ProtectionDomain, QpBuilder, QueuePair, backend,
-    interfaces, oob,
+    AddressHandle, AttachError, CompletionChannel, CompletionQueue, ConnectError, ConnectOptions, CqEvent,
+    Device, DeviceBuilder, Endpoint, FastRegion, MemoryRegion, MemoryWindow, PreparedQp, ProtectionDomain,
+    QpBuilder, QueuePair, backend, interfaces, oob,
 };
 pub use qp::{
-    Access, AddressVector, AsyncEvent, AttrMask, Completion, Counters, CreateError, DropReason, Drops,
-    LocalOp, ModifyQpError, MrError, MwRange, MwType, Placement, PostError, Profile, QpAttr, QpCap, QpState,
-    QpType, RecvWr, SendFlags, SendOp, SendWr, Sge, TraceEvent, Tracer, UnknownProfile, WcOpcode, WcStatus,
+    Access, AddressVector, AsyncEvent, AsyncEventKind, AttrMask, BadWr, Completion, Counters, CreateError,
+    DropReason, Drops, LocalOp, McastError, ModifyQpError, MrError, MwRange, MwType, Placement, PostError,
+    Profile, QpAttr, QpCap, QpState, QpType, RecvWr, ResizeCqError, SendFlags, SendOp, SendWr, Sge,
+    TraceEvent, Tracer, UnknownProfile, WcOpcode, WcStatus,
 };
 pub use wire;

@@ -6,7 +6,6 @@
 //! A background thread runs passes while the program does not: it spins a moment after work, then blocks. A
 //! pass of the program that did something wakes it, since there may be timers now that it does not know of.
 
-use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
@@ -14,14 +13,17 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration as StdDuration;
 
 use mio::{Events, Poll, Token, Waker};
-use qp::{AsyncEvent, BadWr, CqId, DestroyError, Event, McastError, Nic, PostError, RecvWr};
+use qp::Nic;
 use wire::batch::{RxBurst, TxBatch};
-use wire::{Duration, Gid, Instant, Qpn};
+use wire::{Duration, Instant};
 
 use crate::backend::{Backend, IoCounters, Reachability};
-use crate::channel::Inbox;
 use crate::clock::Clock;
-use crate::mcast::AttachError;
+
+use self::notes::Notes;
+
+mod commands;
+mod notes;
 
 /// How long the background thread leaves the device to a program that drives it itself.
 const DRIVEN: Duration = Duration::from_millis(2);
@@ -64,14 +66,6 @@ struct Io {
     sent: usize,
     /// The path is gone; said once.
     broken: Option<String>,
-}
-
-/// What the NIC has said and nobody has fetched yet.
-#[derive(Default)]
-struct Notes {
-    ready: HashMap<CqId, u64>,
-    channels: HashMap<CqId, Arc<Inbox>>,
-    asynchronous: VecDeque<AsyncEvent>,
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -192,149 +186,6 @@ impl Engine {
         })
     }
 
-    /// Waits until `cq` was notified more than `seen` times, or `timeout` has passed. Returns the count.
-    pub(crate) fn wait_ready(&self, cq: CqId, seen: u64, timeout: StdDuration) -> u64 {
-        let newer = || Some(self.ready_count(cq)).filter(|count| *count > seen);
-        if let Some(count) = self.spin_for(timeout, newer) {
-            return count;
-        }
-        self.hand_over();
-        let waiting = |notes: &mut Notes| notes.ready.get(&cq).copied().unwrap_or(0) <= seen;
-        let notes = self.wait_for_notes(timeout, waiting);
-        notes.ready.get(&cq).copied().unwrap_or(0)
-    }
-
-    /// Waits for an asynchronous event, or until `timeout` has passed.
-    pub(crate) fn wait_async_event(&self, timeout: StdDuration) -> Option<AsyncEvent> {
-        if let Some(event) = self.spin_for(timeout, || self.next_async_event()) {
-            return Some(event);
-        }
-        self.hand_over();
-        self.wait_for_notes(timeout, |notes| notes.asynchronous.is_empty()).asynchronous.pop_front()
-    }
-
-    /// Drives the device for a moment, or for `timeout` where that is shorter, until `found` has something.
-    pub(crate) fn spin_for<T>(&self, timeout: StdDuration, found: impl Fn() -> Option<T>) -> Option<T> {
-        let start = self.now();
-        loop {
-            self.drive();
-            if let Some(found) = found() {
-                return Some(found);
-            }
-            if self.now() - start >= SPIN.min(timeout.into()) {
-                return None;
-            }
-        }
-    }
-
-    /// Leaves the device to the background thread: the program is going to block.
-    pub(crate) fn hand_over(&self) {
-        // It looks and goes to sleep under the lock of its gate, so that it cannot miss this.
-        let guard = lock(&self.gate.0);
-        self.driven.store(0, Ordering::Relaxed);
-        drop(guard);
-        self.gate.1.notify_all();
-        self.wake();
-    }
-
-    fn wait_for_notes(
-        &self,
-        timeout: StdDuration,
-        waiting: impl FnMut(&mut Notes) -> bool,
-    ) -> MutexGuard<'_, Notes> {
-        let (notes, changed) = (lock(&self.notes.0), &self.notes.1);
-        let waited = changed.wait_timeout_while(notes, timeout, waiting);
-        waited.unwrap_or_else(PoisonError::into_inner).0
-    }
-
-    /// Notifications of `cq` go to `channel` from now on.
-    pub(crate) fn set_channel(&self, cq: CqId, channel: &Arc<Inbox>) {
-        lock(&self.notes.0).channels.insert(cq, Arc::clone(channel));
-    }
-
-    /// What is noted of a completion queue that goes.
-    pub(crate) fn forget_cq(&self, cq: CqId) {
-        let mut notes = lock(&self.notes.0);
-        notes.ready.remove(&cq);
-        notes.channels.remove(&cq);
-        notes.asynchronous.retain(|event| event.cq() != Some(cq));
-    }
-
-    /// Destroys a queue pair with all that is noted of it.
-    pub(crate) fn destroy_qp(&self, qpn: Qpn) -> Result<(), DestroyError> {
-        let groups = self.nic().groups_of(qpn).to_vec();
-        for group in groups {
-            if let Err(error) = self.detach_mcast(qpn, group) {
-                tracing::debug!(%error, "a membership that was there a moment ago");
-            }
-        }
-        let mut nic = self.nic();
-        let ended = nic.destroy_qp(qpn);
-        self.pass_on_events(&mut nic);
-        lock(&self.notes.0).asynchronous.retain(|event| event.qp() != Some(qpn));
-        ended
-    }
-
-    /// Makes a queue pair a member of a multicast group, and the packet path let its packets in.
-    pub(crate) fn attach_mcast(&self, qpn: Qpn, group: Gid) -> Result<(), AttachError> {
-        self.with_io(|io| {
-            let joined = {
-                let mut nic = self.nic();
-                let joined = nic.has_group(group);
-                nic.attach_mcast(qpn, group)?;
-                joined
-            };
-            if !joined && let Err(error) = io.backend.join(group.ip()) {
-                self.nic().detach_mcast(qpn, group)?;
-                return Err(error.into());
-            }
-            Ok(())
-        })
-    }
-
-    /// Ends a membership.
-    pub(crate) fn detach_mcast(&self, qpn: Qpn, group: Gid) -> Result<(), McastError> {
-        self.with_io(|io| {
-            let is_left = {
-                let mut nic = self.nic();
-                nic.detach_mcast(qpn, group)?;
-                !nic.has_group(group)
-            };
-            if is_left {
-                io.backend.leave(group.ip());
-            }
-            Ok(())
-        })
-    }
-
-    pub(crate) fn ready_count(&self, cq: CqId) -> u64 {
-        lock(&self.notes.0).ready.get(&cq).copied().unwrap_or(0)
-    }
-
-    /// Posts a receive. That makes no packet, but on a queue pair in ERR it makes a completion.
-    pub(crate) fn post_recv(&self, qpn: Qpn, wr: RecvWr) -> Result<(), PostError> {
-        let mut nic = self.nic();
-        let posted = nic.post_recv(self.now(), qpn, wr);
-        self.pass_on_events(&mut nic);
-        posted
-    }
-
-    /// Posts receives, as [`Engine::post_recv`] does one.
-    pub(crate) fn post_recv_list(
-        &self,
-        qpn: Qpn,
-        wrs: impl IntoIterator<Item = RecvWr>,
-    ) -> Result<(), BadWr> {
-        let mut nic = self.nic();
-        let posted = nic.post_recv_list(self.now(), qpn, wrs);
-        self.pass_on_events(&mut nic);
-        posted
-    }
-
-    pub(crate) fn next_async_event(&self) -> Option<AsyncEvent> {
-        lock(&self.notes.0).asynchronous.pop_front()
-    }
-
     /// Ends the background thread's loop.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
@@ -451,26 +302,6 @@ impl Engine {
             any = true;
         }
         any
-    }
-
-    fn pass_on_events(&self, nic: &mut Nic) {
-        let mut notes = None;
-        while let Some(event) = nic.poll_event() {
-            let notes = notes.get_or_insert_with(|| lock(&self.notes.0));
-            match event {
-                Event::CqReady(cq) => {
-                    *notes.ready.entry(cq).or_default() += 1;
-                    if let Some(channel) = notes.channels.get(&cq) {
-                        channel.push(cq);
-                    }
-                }
-                Event::Async(event) => notes.asynchronous.push_back(event),
-                _ => {}
-            }
-        }
-        if notes.is_some() {
-            self.notes.1.notify_all();
-        }
     }
 }
 

@@ -173,6 +173,63 @@ fn a_silent_neighbour_becomes_unreachable() {
     namespace::run("backend::packet::tests::a_silent_neighbour_becomes_unreachable", silence);
 }
 
+/// Rules R-ADR-22, R-ADR-23.
+fn groups() {
+    namespace::ip("address add 10.88.5.2/24 dev veth1");
+    namespace::ip("address add fd88:5::2/64 dev veth1 nodad");
+    let (mut a, mut b) = (own(0, &["10.88.5.1", "fd88:5::1"]), shared(1));
+    for (src, group, other) in
+        [("10.88.5.1", "239.8.8.8", "239.8.8.9"), ("fd88:5::1", "ff0e::88", "ff0e::89")]
+    {
+        let (src, group, other) = (ip(src), ip(group), ip(other));
+        assert_eq!(a.prepare(a.now, group), Reachability::Ready, "nobody is asked");
+        b.join(group).expect("joins");
+        // What goes to a group that nobody joined is not taken, and the order is kept.
+        let (lost, tx) = (batch(src, other, &a.caps(), 1, 64), batch(src, group, &a.caps(), 3, 1040));
+        assert_eq!(a.send_batch(&lost, 0).expect("sends"), 1);
+        assert_eq!(a.send_batch(&tx, 0).expect("sends"), 3);
+        assert_same(&exchange(&mut a, &mut b, 3), &tx);
+        b.leave(group);
+        b.join(other).expect("joins");
+        assert_eq!(a.send_batch(&tx, 0).expect("sends"), 3);
+        assert_eq!(a.send_batch(&lost, 0).expect("sends"), 1);
+        assert_same(&exchange(&mut a, &mut b, 1), &lost);
+    }
+    assert_eq!((a.counters(), b.counters()), (IoCounters::default(), IoCounters::default()));
+    let mut v4_only = own(0, &["10.88.5.3"]);
+    // It has a link-local address besides, so both families are there.
+    assert!(v4_only.join(ip("ff0e::88")).is_ok());
+}
+
+#[test]
+fn packets_to_groups_need_no_neighbours_and_reach_members_only() {
+    namespace::run(
+        "backend::packet::tests::packets_to_groups_need_no_neighbours_and_reach_members_only",
+        groups,
+    );
+}
+
+fn link() {
+    let (mut a, mut b) = (own(0, &["10.88.6.1"]), own(1, &["10.88.6.2"]));
+    assert!(a.link_is_up());
+    namespace::ip("link set veth0 down");
+    let mut rx = RxBurst::new();
+    while a.link_is_up() {
+        assert!(sys::wait_readable(a.socket.as_fd(), LIMIT).expect("poll"), "nothing is said");
+        a.recv_burst(&mut rx).expect("that is no error for good");
+    }
+    namespace::ip("link set veth0 up");
+    let tx = batch(ip("10.88.6.2"), ip("10.88.6.1"), &b.caps(), 1, 64);
+    b.send_batch(&tx, 0).expect("takes");
+    exchange(&mut b, &mut a, 1);
+    assert!(a.link_is_up(), "a frame has come");
+}
+
+#[test]
+fn a_link_that_goes_down_is_noticed_and_that_it_is_up_again() {
+    namespace::run("backend::packet::tests::a_link_that_goes_down_is_noticed_and_that_it_is_up_again", link);
+}
+
 fn unfit_interfaces() {
     namespace::ip("address add 10.88.4.1/24 dev veth0");
     namespace::ip("link set veth1 down");
