@@ -135,6 +135,7 @@ impl NextPacket {
                     put(body, at, AtomicEth::new(va, rkey, add, 0).as_bytes())
                 }
                 // Rule R-WIR-27: in every packet of a request.
+                // Rule R-REQ-36.
                 (ExtHeader::Xrceth, _) => {
                     put(body, at, Xrceth::new(wqe.remote_srqn.unwrap_or_default()).as_bytes())
                 }

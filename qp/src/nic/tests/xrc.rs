@@ -108,6 +108,7 @@ fn nak(packets: &[PacketRepr]) -> Option<NakCode> {
 }
 
 /// Rules R-WIR-27 and R-RSP-45: in every packet of every request, MIDDLE and LAST too, and in no answer.
+/// Rule R-REQ-36.
 #[test]
 fn every_operation_names_its_shared_queue_and_completes_there() {
     let (mut a, mut b, to) = one();
