@@ -161,16 +161,17 @@ class Agent:
 
     # --- keys ---
     def bind(self, off, len):
-        """Binds the type 2 window to part of the region, for the peer to read and write."""
-        if self.mw is None:
-            self.mw, self.key = MW(self.pd, e.IBV_MW_TYPE_2), None
-        old = self.key or self.mw.rkey
-        self.key = (old & ~0xff) | ((old + 1) & 0xff)
+        """Binds a type 2 window to part of the region, for the peer to read and write. A new one each time: what
+        pyverbs knows of a window's key is only its first."""
+        if self.mw is not None:
+            self.mw.close()
+        self.mw = MW(self.pd, e.IBV_MW_TYPE_2)
+        key = (self.mw.rkey & ~0xff) | ((self.mw.rkey + 1) & 0xff)
         wr = SendWR(opcode=e.IBV_WR_BIND_MW, num_sge=0, sg=None, send_flags=e.IBV_SEND_SIGNALED)
         info = MWBindInfo(self.mr, self.mr.buf + off, len, e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ)
         wr.set_bind_wr(self.mw, info)
         self.does(wr)
-        return {"rkey": self.key}
+        return {"rkey": key}
 
     def invalidate(self, rkey):
         self.does(SendWR(opcode=e.IBV_WR_LOCAL_INV, num_sge=0, sg=None, imm_data=rkey,

@@ -1,6 +1,6 @@
 //! Packets made and read by hand, for a peer that is no NIC.
 
-use wire::ext::{Aeth, AtomicEth, Deth, ImmDt, Reth};
+use wire::ext::{Aeth, AtomicEth, Deth, Ieth, ImmDt, Reth};
 use wire::icrc::{self, ICRC_LEN};
 use wire::{Bth, Msn, NetHeader, Opcode, Operation, Packet, Psn, QKey, Qpn, RKey, Syndrome, VirtAddr};
 use zerocopy::IntoBytes;
@@ -107,6 +107,8 @@ pub(crate) struct Sent {
     /// The value an atomic found.
     pub(crate) original: Option<u64>,
     pub(crate) imm: Option<[u8; 4]>,
+    /// The key to invalidate.
+    pub(crate) inv: Option<RKey>,
     pub(crate) payload: Vec<u8>,
 }
 
@@ -128,6 +130,7 @@ impl Sent {
             reth: packet.reth().map(|reth| (reth.va().value(), reth.rkey().value(), reth.dma_len())),
             original: packet.atomic_ack_eth().map(wire::ext::AtomicAckEth::original),
             imm: packet.imm_dt().map(ImmDt::bytes),
+            inv: packet.ieth().map(Ieth::rkey),
             payload: packet.payload().to_vec(),
         }
     }

@@ -24,6 +24,7 @@ struct Work {
     reth: Option<(u64, u32, u32)>,
     atomic: Option<AtomicEth>,
     imm: Option<[u8; 4]>,
+    inv: Option<RKey>,
     solicited: bool,
     content: Vec<u8>,
 }
@@ -90,6 +91,7 @@ fn works(conversation: &Conversation) -> Vec<Work> {
                 reth: sent.reth,
                 atomic: atomic(sent.psn),
                 imm: None,
+                inv: None,
                 solicited: false,
                 content: Vec::new(),
             });
@@ -97,6 +99,7 @@ fn works(conversation: &Conversation) -> Vec<Work> {
         let work = out.last_mut().unwrap();
         work.content.extend(&sent.payload);
         work.imm = sent.imm.or(work.imm);
+        work.inv = sent.inv.or(work.inv);
         work.solicited |= sent.solicited;
     }
     out
@@ -188,7 +191,10 @@ impl<'a> Replay<'a> {
         let (va, rkey) = (VirtAddr::new(va), RKey::new(rkey));
         let from = [self.slot(n, length)];
         let mut wr = match (work.kind(), work.imm) {
-            (Kind::Send, None) => SendWr::send(id, &from),
+            (Kind::Send, None) => match work.inv {
+                Some(rkey) => SendWr::send_inv(id, &from, rkey),
+                None => SendWr::send(id, &from),
+            },
             (Kind::Send, Some(imm)) => SendWr::send_imm(id, &from, imm),
             (Kind::Write, None) => SendWr::write(id, &from, va, rkey),
             (Kind::Write, Some(imm)) => SendWr::write_imm(id, &from, va, rkey, imm),

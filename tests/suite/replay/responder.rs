@@ -1,8 +1,11 @@
 //! Requests that a kernel or a test program sent, into our responder; its answers next to the kernel's.
 
-use qp::{Access, CqId, MrInfo, Nic, NicConfig, Profile, QpCap, QpInit, QpType, RecvWr, Sge};
+use qp::{
+    Access, CqId, MrInfo, MwRange, MwType, Nic, NicConfig, PdId, Profile, QpCap, QpInit, QpType, RecvWr,
+    SendWr, Sge,
+};
 use wire::batch::{Caps, HeaderKnowledge, IpIdRule, RxBurst, TxBatch};
-use wire::ext::{AtomicEth, Reth};
+use wire::ext::{AtomicEth, Ieth, Reth};
 use wire::opcode::Kind;
 use wire::repr::PacketRepr;
 use wire::{Duration, Ext, Instant, Mtu, Psn, Qpn, RKey, VirtAddr};
@@ -22,6 +25,8 @@ pub(super) struct Replay<'a> {
     /// Address and key of the region in the recording.
     base: u64,
     key: Option<RKey>,
+    /// The key in its place here.
+    own_key: RKey,
 }
 
 /// What the program on the responder had set up.
@@ -47,7 +52,8 @@ impl<'a> Replay<'a> {
             Nic::new(NicConfig { gids, active_mtu: Mtu::B4096, caps, seed: 1, profile: Profile::Strict });
         let pd = nic.alloc_pd();
         let cq: CqId = nic.create_cq(256).unwrap();
-        let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+        let remote = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+        let all = remote | Access::LOCAL_WRITE | Access::MW_BIND;
         let used = conversation.requests().filter_map(place).collect::<Vec<_>>();
         // The recorded regions begin on a page.
         let base = used.iter().map(|(va, _)| va.value()).min().unwrap_or(0) & !0xFFF;
@@ -64,7 +70,23 @@ impl<'a> Replay<'a> {
             let sge = Sge { addr: buffer.addr, length: setup.receive_len, lkey: buffer.lkey };
             nic.post_recv(Instant::ZERO, qpn, RecvWr::new(n as u64, &[sge])).unwrap();
         }
-        Self { conversation, nic, qpn, region, base, key: used.first().map(|(_, key)| *key) }
+        let key = used.first().map(|(_, key)| *key);
+        let mut replay = Self { conversation, nic, qpn, region, base, key, own_key: region.rkey };
+        if conversation.requests().any(|packet| packet.ext.iter().any(|ext| matches!(ext, Ext::Ieth(_)))) {
+            // What a peer invalidates is a type 2 window.
+            replay.own_key = replay.bind_window(pd, &region);
+        }
+        replay
+    }
+
+    /// Binds a window to all of the region, as the recorded program did; gives its key.
+    fn bind_window(&mut self, pd: PdId, region: &MrInfo) -> RKey {
+        let window = self.nic.alloc_mw(pd, MwType::Type2).unwrap();
+        let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let range = MwRange { mr: region.lkey, va: region.addr, length: region.length as u64, access };
+        self.nic.post_send(Instant::ZERO, self.qpn, SendWr::bind_mw(0, window, 0x42, &range)).unwrap();
+        assert!(!self.nic.poll_transmit(Instant::ZERO, &mut TxBatch::new()), "it sends nothing");
+        window.with_variant(0x42)
     }
 
     /// All answers to the recorded requests, in order.
@@ -103,6 +125,7 @@ impl<'a> Replay<'a> {
                 Ext::Reth(reth) => {
                     *reth = Reth::new(self.va(reth.va()), self.rkey(reth.rkey()), reth.dma_len());
                 }
+                Ext::Ieth(ieth) => *ieth = Ieth::new(self.rkey(ieth.rkey())),
                 Ext::AtomicEth(atomic) => {
                     let (va, rkey) = (self.va(atomic.va()), self.rkey(atomic.rkey()));
                     *atomic = AtomicEth::new(va, rkey, atomic.swap_or_add(), atomic.compare());
@@ -124,7 +147,7 @@ impl<'a> Replay<'a> {
     /// The recorded programs use one key; one that differs from it is wrong on purpose.
     fn rkey(&self, recorded: RKey) -> RKey {
         let wrong = Some(recorded) != self.key;
-        RKey::new(self.region.rkey.value() ^ if wrong { 0x55 } else { 0 })
+        RKey::new(self.own_key.value() ^ if wrong { 0x55 } else { 0 })
     }
 }
 
