@@ -121,14 +121,20 @@ fn a_capture_that_cannot_be_written_is_a_failure_but_does_not_stop_the_demo() {
     assert!(text(&output.stdout).contains(&format!("{ROWS} of {ROWS} rows verified")));
 }
 
+/// Field case F39: the type of a GID can be read.
 #[test]
-fn devinfo_shows_the_gids_of_loopback_twice() {
+fn f39_devinfo_shows_the_gids_of_loopback_twice_and_their_type() {
     let folder = TempDir::new().unwrap();
     let output = run(folder.path(), &["devinfo", "--json", "--bind", "127.81.0.1"]);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let gid = "::ffff:127.81.0.1";
     assert_eq!(report["device"]["gids"], serde_json::json!([gid, gid]));
     assert_eq!(report["device"]["active_mtu"], 4096);
+    let output = run(folder.path(), &["devinfo", "--bind", "127.81.0.1"]);
+    for index in 0..2 {
+        let line = format!("GID[{index:3}]:   {gid}, RoCE v2\n");
+        assert!(text(&output.stdout).contains(&line), "{}", text(&output.stdout));
+    }
 }
 
 #[test]
