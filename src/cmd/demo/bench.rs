@@ -1,9 +1,11 @@
 //! A row of the demo's table at a time: data put in place, moved, and looked at.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use driver_shim::Device;
-use qp::{Completion, Placement, RecvWr, SendWr, WcStatus};
+use qp::{Access, Completion, MwRange, Placement, RecvWr, SendWr, WcStatus};
+use wire::RKey;
 
 use super::ends::{End, connect};
 use super::plan::{Op, Trial, Way};
@@ -126,13 +128,15 @@ impl Run<'_> {
             let sges = if op == Op::WriteImm { &[][..] } else { &[room] };
             far.post_recv(RecvWr::new(1, sges)).map_err(text)?;
         }
+        let va = far.mr.addr_at(GUARD);
+        let rkey = if *way == Way::Window { self.open(far, place.clone())? } else { far.mr.rkey() };
         let local = near.mr.slice(place).map_err(text)?;
-        let (va, rkey) = (far.mr.addr_at(GUARD), far.mr.rkey());
         let wr = match op {
             Op::Send => SendWr::send(2, &[local]),
             Op::SendImm => SendWr::send_imm(2, &[local], IMM),
             Op::Write => SendWr::write(2, &[local], va, rkey),
             Op::WriteImm => SendWr::write_imm(2, &[local], va, rkey, IMM),
+            Op::SendInv => SendWr::send_inv(2, &[local], rkey),
             Op::Flush => {
                 // What is flushed is what a WRITE before it has put there.
                 near.post_send(SendWr::write(1, &[local], va, rkey)).map_err(text)?;
@@ -144,7 +148,14 @@ impl Run<'_> {
         self.begin();
         let received = self.send(&wr, op, &expected)?;
         self.seconds = self.start.elapsed().as_secs_f64();
+        // A SEND with invalidate has closed the window already.
+        if *way == Way::Window && op != Op::SendInv {
+            self.do_at(far, SendWr::local_inv(4, rkey))?;
+        }
         if let Some(wc) = received {
+            if wc.invalidated != (op == Op::SendInv).then_some(rkey) {
+                return Err(format!("the key invalidated is {:?}", wc.invalidated));
+            }
             if wc.byte_len as usize != header + size {
                 return Err(format!("{} bytes were received", wc.byte_len));
             }
@@ -157,6 +168,25 @@ impl Run<'_> {
         let overwritten = GUARD - header..GUARD;
         found[overwritten.clone()].copy_from_slice(&expected[overwritten]);
         same(&found, &expected)
+    }
+
+    /// Opens the far end's window on `place`; gives its key.
+    fn open(&mut self, far: &End, place: Range<usize>) -> Result<RKey, String> {
+        let (va, length) = (far.mr.addr_at(place.start), place.len() as u64);
+        let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let range = MwRange { mr: far.mr.lkey(), va, length, access };
+        let variant = self.bench.round;
+        self.do_at(far, far.window.bind(3, variant, &range))?;
+        Ok(far.window.rkey(variant))
+    }
+
+    /// Posts a work request that stays at `end`, and waits for its completion.
+    fn do_at(&mut self, end: &End, wr: SendWr) -> Outcome {
+        end.post_send(wr).map_err(text)?;
+        while self.completions(end)?.is_empty() {
+            self.check_patience()?;
+        }
+        Ok(())
     }
 
     /// Sends `wr` until it has arrived: once, where the transport sees to that. Gives the receive's completion.

@@ -1,10 +1,10 @@
 //! The demo's two ends: a queue pair each, connected, and memory to send from and to.
 
 use driver_shim::{
-    AddressHandle, CompletionQueue, ConnectOptions, Device, MemoryRegion, PreparedQp, ProtectionDomain,
-    QueuePair,
+    AddressHandle, CompletionQueue, ConnectOptions, Device, MemoryRegion, MemoryWindow, PreparedQp,
+    ProtectionDomain, QueuePair,
 };
-use qp::{Access, AddressVector, PostError, RecvWr, SendWr};
+use qp::{Access, AddressVector, MwType, PostError, RecvWr, SendWr};
 use wire::{QKey, Qpn};
 
 use super::bench::{DEPTH, ROOM};
@@ -18,7 +18,8 @@ const RIGHTS: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_WRITE)
     .union(Access::REMOTE_READ)
     .union(Access::REMOTE_ATOMIC)
-    .union(Access::FLUSH_GLOBAL);
+    .union(Access::FLUSH_GLOBAL)
+    .union(Access::MW_BIND);
 
 type Made<T> = Result<T, Box<dyn std::error::Error>>;
 
@@ -29,6 +30,8 @@ pub(super) struct End {
     qp: QueuePair,
     /// Where its datagrams go.
     peer: Option<(AddressHandle, Qpn)>,
+    /// What opens part of its memory, for one message at a time.
+    pub(super) window: MemoryWindow,
 }
 
 impl End {
@@ -80,6 +83,7 @@ struct Parts {
     cq: CompletionQueue,
     mr: MemoryRegion,
     qp: PreparedQp,
+    window: MemoryWindow,
 }
 
 impl Parts {
@@ -93,17 +97,24 @@ impl Parts {
             .max_recv_wr(DEPTH)
             .signal_all()
             .build()?;
-        Ok(Self { pd, cq, mr, qp })
+        let window = pd.alloc_mw(MwType::Type2)?;
+        Ok(Self { pd, cq, mr, qp, window })
     }
 
     fn connect(self, peer: driver_shim::Endpoint, options: &ConnectOptions) -> Made<End> {
-        Ok(End { qp: self.qp.connect(peer, options)?, cq: self.cq, mr: self.mr, peer: None })
+        Ok(End {
+            qp: self.qp.connect(peer, options)?,
+            cq: self.cq,
+            mr: self.mr,
+            peer: None,
+            window: self.window,
+        })
     }
 
     fn with_peer(self, peer: driver_shim::Endpoint) -> Made<End> {
         let qp = self.qp.activate(QKEY)?;
         let addr = AddressVector { dgid: peer.gid, sgid_index: 1, ..AddressVector::default() };
         let ah = self.pd.create_ah(addr)?;
-        Ok(End { qp, cq: self.cq, mr: self.mr, peer: Some((ah, peer.qpn)) })
+        Ok(End { qp, cq: self.cq, mr: self.mr, peer: Some((ah, peer.qpn)), window: self.window })
     }
 }

@@ -42,7 +42,7 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<(), Failure> {
         if interrupt.is_set() {
             break;
         }
-        progress.set_message(format!("{} {}", trial.way.transport(), trial.op.name()));
+        progress.set_message(format!("{} {}", trial.way.transport(), trial.name()));
         // A row that fails takes its connection with it, so that none of its operations is left to the next.
         let mut ends = match bench.take() {
             Some(ends) if ends.way() == trial.way && rows.last().is_some_and(Row::verified) => ends,

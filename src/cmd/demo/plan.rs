@@ -14,13 +14,15 @@ pub(super) enum Way {
     Uc,
     /// Datagrams.
     Ud,
+    /// A reliable connection, through memory windows.
+    Window,
 }
 
 impl Way {
     /// Type of the queue pair that sends.
     pub(super) const fn qp_type(self) -> QpType {
         match self {
-            Self::Rc => QpType::Rc,
+            Self::Rc | Self::Window => QpType::Rc,
             Self::Uc => QpType::Uc,
             Self::Ud => QpType::Ud,
         }
@@ -29,6 +31,14 @@ impl Way {
     /// How its transport is called.
     pub(super) const fn transport(self) -> &'static str {
         self.qp_type().name()
+    }
+
+    /// What the names of its operations begin with.
+    const fn prefix(self) -> &'static str {
+        match self {
+            Self::Rc | Self::Uc | Self::Ud => "",
+            Self::Window => "MW_",
+        }
     }
 
     /// Whether a message may be lost, and then is sent again by the demo itself.
@@ -49,13 +59,14 @@ pub(super) enum Op {
     FetchAdd,
     AtomicWrite,
     Flush,
+    SendInv,
 }
 
 impl Op {
     const MESSAGES: [Self; 5] = [Self::Send, Self::SendImm, Self::Write, Self::WriteImm, Self::Read];
     const ATOMICS: [Self; 2] = [Self::CmpSwap, Self::FetchAdd];
 
-    pub(super) const fn name(self) -> &'static str {
+    const fn name(self) -> &'static str {
         match self {
             Self::Send => "SEND",
             Self::SendImm => "SEND_WITH_IMM",
@@ -66,6 +77,7 @@ impl Op {
             Self::FetchAdd => "FETCH_ADD",
             Self::AtomicWrite => "ATOMIC_WRITE",
             Self::Flush => "FLUSH",
+            Self::SendInv => "SEND_WITH_INV",
         }
     }
 
@@ -76,7 +88,7 @@ impl Op {
 
     /// Whether the far end gives a receive for it.
     pub(super) const fn receives(self) -> bool {
-        matches!(self, Self::Send | Self::SendImm | Self::WriteImm)
+        matches!(self, Self::Send | Self::SendImm | Self::WriteImm | Self::SendInv)
     }
 }
 
@@ -87,6 +99,13 @@ pub(super) struct Trial {
     pub(super) op: Op,
     /// Bytes; of atomics, how many.
     pub(super) amount: usize,
+}
+
+impl Trial {
+    /// Name of its operation, and of what that goes through.
+    pub(super) fn name(&self) -> String {
+        format!("{}{}", self.way.prefix(), self.op.name())
+    }
 }
 
 /// All rows.
@@ -104,5 +123,6 @@ pub(super) fn trials() -> Vec<Trial> {
     // What nothing holds back has to fit a socket's buffer.
     add(Way::Uc, &Op::MESSAGES[..4], &SIZES[..6]);
     add(Way::Ud, &Op::MESSAGES[..2], &SIZES[..5]);
+    add(Way::Window, &[Op::Write, Op::Read, Op::SendInv], &[1, 4096, 65_536]);
     rows
 }

@@ -32,7 +32,7 @@ pub(super) fn table(
             writeln!(
                 out,
                 "{:<16} {:>3}  {:>9}  {:>10}  {:>9.1} us  {:>8.3} Gbit/s   {}",
-                row.trial.op.name(),
+                row.trial.name(),
                 row.trial.way.transport(),
                 row.bytes,
                 row.operations,
@@ -58,7 +58,7 @@ pub(super) fn json(
         .iter()
         .map(|row| {
             json!({
-                "op": row.trial.op.name(),
+                "op": row.trial.name(),
                 "qp_type": row.trial.way.transport(),
                 "bytes": row.bytes,
                 "operations": row.operations,
