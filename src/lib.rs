@@ -41,12 +41,12 @@ pub mod cmd;
 pub use driver_shim::{
     AddressHandle, AttachError, CompletionChannel, CompletionQueue, ConnectError, ConnectOptions, CqEvent,
     Device, DeviceBuilder, Endpoint, FastRegion, MemoryRegion, MemoryWindow, PreparedQp, ProtectionDomain,
-    QpBuilder, QueuePair, backend, interfaces, oob,
+    QpBuilder, QueuePair, SharedReceiveQueue, XrcDomain, backend, interfaces, oob,
 };
 pub use qp::{
     Access, AddressVector, AsyncEvent, AsyncEventKind, AttrMask, BadWr, Completion, Counters, CreateError,
-    DropReason, Drops, LocalOp, McastError, ModifyQpError, MrError, MwRange, MwType, Placement, PostError,
-    Profile, QpAttr, QpCap, QpState, QpType, RecvWr, ResizeCqError, SendFlags, SendOp, SendWr, Sge,
-    TraceEvent, Tracer, UnknownProfile, WcOpcode, WcStatus,
+    DropReason, Drops, LocalOp, McastError, ModifyQpError, ModifySrqError, MrError, MwRange, MwType,
+    Placement, PostError, Profile, QpAttr, QpCap, QpState, QpType, RecvWr, ResizeCqError, SendFlags, SendOp,
+    SendWr, Sge, SrqAttr, SrqMask, TraceEvent, Tracer, UnknownProfile, WcOpcode, WcStatus,
 };
 pub use wire;

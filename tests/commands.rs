@@ -156,8 +156,10 @@ fn wrong_command_lines_get_one_line_and_exit_code_2() {
         (&["devinfo", "--bind", "127.81.0.2", "--pcap", "no/such/folder/x.pcapng"], &["no/such/folder"]),
         (&["pingpong", "-m", "1000"], &["256, 512, 1024, 2048 or 4096"]),
         (&["pingpong", "-n", "0"], &["'0'"]),
-        (&["pingpong", "-t", "dc"], &["'dc'", "rc, uc, ud"]),
+        (&["pingpong", "-t", "dc"], &["'dc'", "rc, uc, ud, srq"]),
         (&["pingpong", "--bind", "127.81.0.2", "-t", "ud", "-s", "4097"], &["4097 bytes", "4096"]),
+        (&["pingpong", "--bind", "127.81.0.2", "-t", "srq", "-r", "15"], &["15 receives", "16 queue pairs"]),
+        (&["pingpong", "-t", "srq", "-q", "256"], &["256", "1..=255"]),
         (&["pingpong", "-p", "0"], &["'0'"]),
         (&["pingpong", "--bind", "127.81.0.2", "-g", "9"], &["GID index 9", "0 to 1"]),
     ] {
@@ -243,6 +245,8 @@ fn two_processes_play_pingpong_and_print_what_the_stock_tool_prints() {
         ("127.81.2", &["-c", "-e", "-s", "1", "-m", "256"]),
         ("127.81.4", &["-c", "-t", "uc", "-s", "10000"]),
         ("127.81.5", &["-c", "-e", "-t", "ud", "-s", "4096"]),
+        ("127.81.6", &["-c", "-t", "srq", "-q", "5", "-s", "3000"]),
+        ("127.81.7", &["-e", "-t", "srq", "-q", "1"]),
     ] {
         let (port, [a, b]) = (free_port(), [".1", ".2"].map(|host| format!("{address}{host}")));
         let args = |address: &str| {

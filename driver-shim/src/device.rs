@@ -18,6 +18,7 @@ use crate::engine::{Engine, lock};
 use crate::interfaces::GidTable;
 use crate::pd::ProtectionDomain;
 use crate::tracer::Events;
+use crate::xrc::XrcDomain;
 
 /// A soft NIC. Clones are the same device; it closes when the last handle to it or to anything on it goes.
 #[derive(Clone)]
@@ -107,6 +108,12 @@ impl Device {
     #[must_use]
     pub fn alloc_pd(&self) -> ProtectionDomain {
         ProtectionDomain::new(self)
+    }
+
+    /// Makes an XRC domain.
+    #[must_use]
+    pub fn alloc_xrcd(&self) -> XrcDomain {
+        XrcDomain::new(self)
     }
 
     /// Makes a completion queue for `depth` completions.

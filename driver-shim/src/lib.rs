@@ -22,9 +22,11 @@ mod neigh;
 pub mod oob;
 mod pd;
 mod queue_pair;
+mod srq;
 #[expect(unsafe_code, reason = "system calls that no crate wraps")]
 mod sys;
 mod tracer;
+mod xrc;
 
 pub use ah::{AddressHandle, ConnectError};
 pub use channel::{CompletionChannel, CqEvent};
@@ -35,3 +37,5 @@ pub use mr::{FastRegion, MemoryRegion};
 pub use mw::MemoryWindow;
 pub use pd::ProtectionDomain;
 pub use queue_pair::{ConnectOptions, Endpoint, PreparedQp, QpBuilder, QueuePair};
+pub use srq::SharedReceiveQueue;
+pub use xrc::XrcDomain;

@@ -1,7 +1,8 @@
 //! What `ibv_rc_pingpong` and its kin tell each other over TCP before the first packet.
 //!
 //! Each end sends one line of fixed width, `LID:QPN:PSN:GID` in hexadecimal with a final NUL; the client then
-//! says `done`. The stock tools read each message with one `read`, so each is written with one `write`.
+//! says `done`. The stock tools read each message with one `read`, so each is written with one `write`; but
+//! `ibv_srq_pingpong` sends a line for each of 256 queue pairs, and reads them as a stream.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -16,6 +17,8 @@ pub const DEFAULT_PORT: u16 = 18515;
 
 const MESSAGE: usize = 4 + 1 + 6 + 1 + 6 + 1 + 32 + 1;
 const DONE: &[u8; 5] = b"done\0";
+/// Queue pairs that the exchange of `ibv_srq_pingpong` always tells of, used or not.
+pub const MANY: usize = 256;
 /// The peer may be a person typing the other command.
 const CONNECT_TRIES: u32 = 50;
 const CONNECT_PAUSE: Duration = Duration::from_millis(100);
@@ -142,24 +145,53 @@ impl Exchange {
     /// # Errors
     /// Where the connection breaks or the other end says something else, and what `connect` says.
     pub fn swap<T, E: From<OobError>>(
-        mut self,
+        self,
         mine: &Endpoint,
         connect: impl FnOnce(Endpoint) -> Result<T, E>,
     ) -> Result<(Endpoint, T), E> {
+        let (theirs, connected) = self.swap_lines(&[*mine], |theirs| connect(theirs[0]))?;
+        Ok((theirs[0], connected))
+    }
+
+    /// As [`Exchange::swap`], for up to [`MANY`] queue pairs at once: that many are told of, the rest as zeros. Gives
+    /// as many of the other end's as there are of `mine`.
+    ///
+    /// # Errors
+    /// As [`Exchange::swap`].
+    pub fn swap_many<T, E: From<OobError>>(
+        self,
+        mine: &[Endpoint],
+        connect: impl FnOnce(&[Endpoint]) -> Result<T, E>,
+    ) -> Result<(Vec<Endpoint>, T), E> {
+        let mut all = [Endpoint { qpn: Qpn::new(0), psn: Psn::new(0), gid: Gid::ZERO }; MANY];
+        let used = mine.len().min(MANY);
+        all[..used].copy_from_slice(&mine[..used]);
+        let (mut theirs, connected) = self.swap_lines(&all, |theirs| connect(&theirs[..used]))?;
+        theirs.truncate(used);
+        Ok((theirs, connected))
+    }
+
+    fn swap_lines<T, E: From<OobError>>(
+        mut self,
+        mine: &[Endpoint],
+        connect: impl FnOnce(&[Endpoint]) -> Result<T, E>,
+    ) -> Result<(Vec<Endpoint>, T), E> {
+        let lines: String = mine.iter().map(format).collect();
         match self.role {
             Role::Server => {
-                let theirs = self.receive()?;
-                let connected = connect(theirs)?;
-                self.send(format(mine).as_bytes())?;
+                let theirs = self.receive(mine.len())?;
+                let connected = connect(&theirs)?;
+                self.send(lines.as_bytes())?;
                 let mut done = [0; DONE.len()];
                 self.stream.read_exact(&mut done).map_err(OobError::Closed)?;
                 Ok((theirs, connected))
             }
             Role::Client => {
-                self.send(format(mine).as_bytes())?;
-                let theirs = self.receive()?;
+                self.send(lines.as_bytes())?;
+                let theirs = self.receive(mine.len())?;
                 self.send(DONE)?;
-                Ok((theirs, connect(theirs)?))
+                let connected = connect(&theirs)?;
+                Ok((theirs, connected))
             }
         }
     }
@@ -168,10 +200,13 @@ impl Exchange {
         self.stream.write_all(message).map_err(OobError::Closed)
     }
 
-    fn receive(&mut self) -> Result<Endpoint, OobError> {
-        let mut message = [0; MESSAGE];
-        self.stream.read_exact(&mut message).map_err(OobError::Closed)?;
-        parse(&message).ok_or_else(|| OobError::Garbled(String::from_utf8_lossy(&message).into_owned()))
+    fn receive(&mut self, count: usize) -> Result<Vec<Endpoint>, OobError> {
+        let mut one = || {
+            let mut message = [0; MESSAGE];
+            self.stream.read_exact(&mut message).map_err(OobError::Closed)?;
+            parse(&message).ok_or_else(|| OobError::Garbled(String::from_utf8_lossy(&message).into_owned()))
+        };
+        (0..count).map(|_| one()).collect()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use qp::{Access, AddressVector, MrError, MwType, PdId, QpType};
+use qp::{Access, AddressVector, CreateError, MrError, MwType, PdId, QpType};
 use wire::VirtAddr;
 
 use crate::ah::{AddressHandle, ConnectError};
@@ -11,6 +11,8 @@ use crate::device::Device;
 use crate::mr::{FastRegion, MemoryRegion};
 use crate::mw::MemoryWindow;
 use crate::queue_pair::QpBuilder;
+use crate::srq::SharedReceiveQueue;
+use crate::xrc::XrcDomain;
 
 /// A protection domain.
 #[derive(Clone, Debug)]
@@ -68,7 +70,8 @@ impl ProtectionDomain {
         MemoryWindow::new(self, mw_type)
     }
 
-    /// Starts to make a queue pair.
+    /// Starts to make a queue pair. An XRC initiator ([`QpType::XrcIni`]) receives nothing, whatever `recv_cq` is;
+    /// an XRC target is made by its domain ([`XrcDomain::create_target`]).
     pub fn create_qp(
         &self,
         qp_type: QpType,
@@ -76,6 +79,29 @@ impl ProtectionDomain {
         recv_cq: &CompletionQueue,
     ) -> QpBuilder {
         QpBuilder::new(self, qp_type, send_cq, recv_cq)
+    }
+
+    /// Makes a shared receive queue for up to `max_wr` receives of up to `max_sge` pieces.
+    ///
+    /// # Errors
+    /// A size that is not possible.
+    pub fn create_srq(&self, max_wr: u32, max_sge: u32) -> Result<SharedReceiveQueue, CreateError> {
+        SharedReceiveQueue::new(self, max_wr, max_sge, None)
+    }
+
+    /// Makes a shared receive queue for the XRC targets of `xrcd`. Its receives complete on `cq`; what its peers may
+    /// reach is the memory of this protection domain.
+    ///
+    /// # Errors
+    /// A size that is not possible, or a domain or queue of another device.
+    pub fn create_xrc_srq(
+        &self,
+        xrcd: &XrcDomain,
+        cq: &CompletionQueue,
+        max_wr: u32,
+        max_sge: u32,
+    ) -> Result<SharedReceiveQueue, CreateError> {
+        SharedReceiveQueue::new(self, max_wr, max_sge, Some((xrcd, cq)))
     }
 
     /// Makes an address handle: the way to `addr`, for datagrams.

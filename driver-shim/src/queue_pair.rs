@@ -12,6 +12,8 @@ use crate::device::Device;
 use crate::mcast::AttachError;
 use crate::mw::MemoryWindow;
 use crate::pd::ProtectionDomain;
+use crate::srq::SharedReceiveQueue;
+use crate::xrc::XrcDomain;
 
 /// Sizes of a queue pair that is being made.
 #[must_use]
@@ -21,6 +23,7 @@ pub struct QpBuilder {
     qp_type: QpType,
     send_cq: CompletionQueue,
     recv_cq: CompletionQueue,
+    srq: Option<SharedReceiveQueue>,
     cap: QpCap,
     sq_sig_all: bool,
 }
@@ -37,6 +40,7 @@ impl QpBuilder {
             qp_type,
             send_cq: send_cq.clone(),
             recv_cq: recv_cq.clone(),
+            srq: None,
             cap: QpCap::default(),
             sq_sig_all: false,
         }
@@ -73,6 +77,12 @@ impl QpBuilder {
         self
     }
 
+    /// Takes receives from `srq` instead of a queue of its own.
+    pub fn srq(mut self, srq: &SharedReceiveQueue) -> Self {
+        self.srq = Some(srq.clone());
+        self
+    }
+
     /// Makes the queue pair, in RESET.
     ///
     /// # Errors
@@ -82,18 +92,18 @@ impl QpBuilder {
         if [&self.send_cq, &self.recv_cq].into_iter().any(|cq| !cq.device().is(device)) {
             return Err(CreateError::NoCq);
         }
+        if self.srq.as_ref().is_some_and(|srq| !srq.device().is(device)) {
+            return Err(CreateError::NoSrq);
+        }
         let init = QpInit {
             cap: self.cap,
             sq_sig_all: self.sq_sig_all,
+            srq: self.srq.as_ref().map(SharedReceiveQueue::number),
             ..QpInit::new(self.qp_type, self.pd.id(), self.send_cq.id(), self.recv_cq.id())
         };
-        let qpn = device.engine().nic().create_qp(init)?;
-        let psn = device.random_psn();
-        Ok(PreparedQp {
-            qp: QueuePair { qpn, pd: self.pd, send_cq: self.send_cq, recv_cq: self.recv_cq },
-            qp_type: self.qp_type,
-            psn,
-        })
+        let device = device.clone();
+        let Self { pd, send_cq, recv_cq, srq, .. } = self;
+        PreparedQp::create(device, init, Needs::Verbs { pd, send_cq, recv_cq, _srq: srq })
     }
 }
 
@@ -165,6 +175,17 @@ pub struct PreparedQp {
 }
 
 impl PreparedQp {
+    fn create(device: Device, init: QpInit, needs: Needs) -> Result<Self, CreateError> {
+        let qpn = device.engine().nic().create_qp(init)?;
+        let psn = device.random_psn();
+        Ok(Self { qp: QueuePair { qpn, device, needs }, qp_type: init.qp_type, psn })
+    }
+
+    /// An XRC target of `xrcd`.
+    pub(crate) fn target(xrcd: &XrcDomain, init: QpInit) -> Result<Self, CreateError> {
+        Self::create(xrcd.device().clone(), init, Needs::Target { _xrcd: xrcd.clone() })
+    }
+
     /// What to tell the peer, with the GID at `gid_index`.
     #[must_use]
     pub fn endpoint(&self, gid_index: usize) -> Endpoint {
@@ -241,10 +262,10 @@ impl PreparedQp {
             min_rnr_timer: options.min_rnr_timer,
             ..QpAttr::default()
         };
-        let reliable = self.qp_type != QpType::Uc;
         let mut to_rtr =
             AttrMask::STATE | AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
-        if reliable {
+        // Rule R-QPS-25: an XRC queue pair takes what its half of a reliable connection does.
+        if matches!(self.qp_type, QpType::Rc | QpType::XrcTgt) {
             to_rtr |= AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER;
         }
         self.qp.modify(&attr, to_rtr)?;
@@ -255,9 +276,11 @@ impl PreparedQp {
         attr.rnr_retry = options.rnr_retry;
         attr.max_rd_atomic = options.max_rd_atomic;
         let mut to_rts = AttrMask::STATE | AttrMask::SQ_PSN;
-        if reliable {
-            to_rts |=
-                AttrMask::TIMEOUT | AttrMask::RETRY_CNT | AttrMask::RNR_RETRY | AttrMask::MAX_QP_RD_ATOMIC;
+        if self.qp_type != QpType::Uc {
+            to_rts |= AttrMask::TIMEOUT;
+        }
+        if matches!(self.qp_type, QpType::Rc | QpType::XrcIni) {
+            to_rts |= AttrMask::RETRY_CNT | AttrMask::RNR_RETRY | AttrMask::MAX_QP_RD_ATOMIC;
         }
         self.qp.modify(&attr, to_rts)?;
         Ok(self.qp)
@@ -274,9 +297,22 @@ impl PreparedQp {
 #[derive(Debug)]
 pub struct QueuePair {
     qpn: Qpn,
-    pd: ProtectionDomain,
-    send_cq: CompletionQueue,
-    recv_cq: CompletionQueue,
+    device: Device,
+    needs: Needs,
+}
+
+/// What a queue pair stands on: kept while it lives, so that any order of drops is legal.
+#[derive(Debug)]
+enum Needs {
+    Verbs {
+        pd: ProtectionDomain,
+        send_cq: CompletionQueue,
+        recv_cq: CompletionQueue,
+        _srq: Option<SharedReceiveQueue>,
+    },
+    Target {
+        _xrcd: XrcDomain,
+    },
 }
 
 impl QueuePair {
@@ -289,19 +325,34 @@ impl QueuePair {
     /// The device it is of.
     #[must_use]
     pub fn device(&self) -> &Device {
-        self.pd.device()
+        &self.device
     }
 
-    /// Where its sends complete.
+    /// Its protection domain; `None` of an XRC target.
     #[must_use]
-    pub fn send_cq(&self) -> &CompletionQueue {
-        &self.send_cq
+    pub fn pd(&self) -> Option<&ProtectionDomain> {
+        match &self.needs {
+            Needs::Verbs { pd, .. } => Some(pd),
+            Needs::Target { .. } => None,
+        }
     }
 
-    /// Where its receives complete.
+    /// Where its sends complete; `None` of an XRC target.
     #[must_use]
-    pub fn recv_cq(&self) -> &CompletionQueue {
-        &self.recv_cq
+    pub fn send_cq(&self) -> Option<&CompletionQueue> {
+        match &self.needs {
+            Needs::Verbs { send_cq, .. } => Some(send_cq),
+            Needs::Target { .. } => None,
+        }
+    }
+
+    /// Where its receives complete; `None` of an XRC target.
+    #[must_use]
+    pub fn recv_cq(&self) -> Option<&CompletionQueue> {
+        match &self.needs {
+            Needs::Verbs { recv_cq, .. } => Some(recv_cq),
+            Needs::Target { .. } => None,
+        }
     }
 
     /// Posts a send and drives the device once.

@@ -1,12 +1,13 @@
-//! `ferroce pingpong`: the exchange and traffic of `ibv_rc_pingpong`, `ibv_uc_pingpong` and `ibv_ud_pingpong`;
-//! either end can be the stock tool.
+//! `ferroce pingpong`: the exchange and traffic of `ibv_rc_pingpong`, `ibv_uc_pingpong`, `ibv_ud_pingpong` and
+//! `ibv_srq_pingpong`; either end can be the stock tool.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
 
 use driver_shim::oob::{DEFAULT_PORT, Exchange, OobError};
 use driver_shim::{
-    AddressHandle, CompletionQueue, ConnectError, ConnectOptions, Device, Endpoint, MemoryRegion, QueuePair,
+    AddressHandle, CompletionQueue, ConnectError, ConnectOptions, Device, Endpoint, MemoryRegion, QpBuilder,
+    QueuePair, SharedReceiveQueue,
 };
 use qp::{Access, AddressVector, Completion, QpType, RecvWr, SendWr, WcStatus};
 use wire::{Mtu, QKey, Qpn};
@@ -36,7 +37,10 @@ pub(super) struct Args {
     /// Receives posted at a time
     #[arg(short, long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=16_384))]
     rx_depth: u32,
-    /// Messages each way
+    /// Queue pairs on the shared receive queue of srq; the same at both ends
+    #[arg(short = 'q', long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=255))]
+    num_qp: u32,
+    /// Messages each way, over all queue pairs
     #[arg(short = 'n', long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     iters: u32,
     /// Service level (accepted; there is no VLAN tag to carry it)
@@ -67,12 +71,14 @@ enum Type {
     Uc,
     /// Unreliable datagrams, as ibv_ud_pingpong
     Ud,
+    /// Reliable connections on one shared receive queue, as ibv_srq_pingpong
+    Srq,
 }
 
 impl From<Type> for QpType {
     fn from(qp_type: Type) -> Self {
         match qp_type {
-            Type::Rc => Self::Rc,
+            Type::Rc | Type::Srq => Self::Rc,
             Type::Uc => Self::Uc,
             Type::Ud => Self::Ud,
         }
@@ -82,6 +88,11 @@ impl From<Type> for QpType {
 impl Args {
     fn size(&self) -> u32 {
         self.size.unwrap_or(if self.qp_type == Type::Ud { 1024 } else { 4096 })
+    }
+
+    /// Queue pairs at this end.
+    fn qps(&self) -> u32 {
+        if self.qp_type == Type::Srq { self.num_qp } else { 1 }
     }
 
     /// Bytes in front of a received message.
@@ -152,6 +163,12 @@ fn check(args: &Args, device: &Device) -> Result<(), Failure> {
             "{size} bytes do not fit a datagram: at most {most} here (-s {most})"
         )));
     }
+    if args.rx_depth < args.qps() {
+        let (depth, qps) = (args.rx_depth, args.qps());
+        return Err(Failure::Usage(format!(
+            "{depth} receives (-r) are too few for {qps} queue pairs (-q): each needs one"
+        )));
+    }
     if args.qp_type != Type::Ud && args.mtu > device.active_mtu() {
         let (mtu, active) = (args.mtu, device.active_mtu());
         return Err(Failure::Usage(format!(
@@ -166,7 +183,8 @@ struct Game<'a> {
     args: &'a Args,
     cq: CompletionQueue,
     mr: MemoryRegion,
-    qp: QueuePair,
+    srq: Option<SharedReceiveQueue>,
+    qps: Vec<Player>,
     /// Where datagrams go.
     to: Option<(AddressHandle, Qpn)>,
     /// Receives that are posted.
@@ -177,33 +195,48 @@ struct Game<'a> {
     silence: Silence,
 }
 
+/// A queue pair, and what it waits for before it sends again.
+struct Player {
+    qp: QueuePair,
+    awaits_send: bool,
+    awaits_receive: bool,
+}
+
+fn failed(error: impl std::fmt::Display) -> Failure {
+    Failure::Failed(error.to_string())
+}
+
 impl<'a> Game<'a> {
     fn connect(args: &'a Args, device: &Device, out: &mut dyn Write) -> Result<Self, Failure> {
-        let failed = |error: &dyn std::fmt::Display| Failure::Failed(error.to_string());
         let pd = device.alloc_pd();
-        let cq = device.create_cq(args.rx_depth as usize + 1).map_err(|error| failed(&error))?;
+        let cq = device.create_cq((args.rx_depth + args.qps()) as usize).map_err(failed)?;
+        let fill = if args.qp_type == Type::Srq { 0 } else { FILL };
         let mr = pd
-            .register(vec![FILL; args.size() as usize + args.header()], Access::LOCAL_WRITE)
-            .map_err(|error| failed(&error))?;
-        let prepared = pd
-            .create_qp(args.qp_type.into(), &cq, &cq)
-            .max_send_wr(1)
-            .max_recv_wr(args.rx_depth)
-            .signal_all()
-            .build()
-            .map_err(|error| failed(&error))?;
+            .register(vec![fill; args.size() as usize + args.header()], Access::LOCAL_WRITE)
+            .map_err(failed)?;
+        let shared = args.qp_type == Type::Srq;
+        let srq = shared.then(|| pd.create_srq(args.rx_depth, 1)).transpose().map_err(failed)?;
+        let prepare = |_| {
+            let builder = pd
+                .create_qp(args.qp_type.into(), &cq, &cq)
+                .max_send_wr(1)
+                .max_recv_wr(args.rx_depth)
+                .signal_all();
+            srq.iter().fold(builder, QpBuilder::srq).build()
+        };
+        let prepared = (0..args.qps()).map(prepare).collect::<Result<Vec<_>, _>>().map_err(failed)?;
         if args.qp_type != Type::Ud {
-            prepared.init(Access::empty())?;
+            prepared.iter().try_for_each(|qp| qp.init(Access::empty()))?;
         }
         if args.chk && args.host.is_some() {
             for page in (0..args.size() as usize).step_by(PAGE) {
-                mr.write_at(page + args.header(), &[0]).map_err(|error| failed(&error))?;
+                mr.write_at(page + args.header(), &[0]).map_err(failed)?;
             }
         }
-        let mine = prepared.endpoint(args.gid_idx.into());
+        let mine: Vec<_> = prepared.iter().map(|qp| qp.endpoint(args.gid_idx.into())).collect();
         // A detail of the stock tool: its datagram variant prints a colon here.
         let gid_mark = if args.qp_type == Type::Ud { ':' } else { ',' };
-        print_end(out, "local address: ", &mine, gid_mark)?;
+        mine.iter().try_for_each(|end| print_end(out, "local address: ", end, gid_mark))?;
         let exchange = match &args.host {
             Some(host) => Exchange::connect(host, args.port)?,
             None => Exchange::listen(args.port)?,
@@ -214,30 +247,51 @@ impl<'a> Game<'a> {
             access: Access::empty(),
             ..ConnectOptions::default()
         };
-        let receive = RecvWr::new(RECV_WRID, &[mr.slice(0..mr.len()).map_err(|error| failed(&error))?]);
-        let post = |qp: &QueuePair| (0..args.rx_depth).try_for_each(|_| qp.post_recv(receive.clone()));
-        let (theirs, (qp, to)) = if args.qp_type == Type::Ud {
-            let qp = prepared.activate(QKEY)?;
-            post(&qp).map_err(|error| failed(&error))?;
-            exchange.swap(&mine, |theirs| {
-                let addr =
-                    AddressVector { dgid: theirs.gid, sgid_index: args.gid_idx, ..AddressVector::default() };
-                Ok::<_, Failure>((qp, Some((pd.create_ah(addr)?, theirs.qpn))))
-            })?
-        } else {
-            (0..args.rx_depth)
-                .try_for_each(|_| prepared.post_recv(receive.clone()))
-                .map_err(|error| failed(&error))?;
-            exchange.swap(&mine, |theirs| Ok::<_, Failure>((prepared.connect(theirs, &options)?, None)))?
+        let receive = RecvWr::new(RECV_WRID, &[mr.slice(0..mr.len()).map_err(failed)?]);
+        let receives = || (0..args.rx_depth).map(|_| receive.clone());
+        let (theirs, qps, to) = match (&srq, prepared) {
+            (Some(srq), prepared) => {
+                receives().try_for_each(|wr| srq.post_recv(wr)).map_err(failed)?;
+                let connect = |theirs: &[Endpoint]| {
+                    let pairs = prepared.into_iter().zip(theirs);
+                    pairs.map(|(qp, peer)| qp.connect(*peer, &options)).collect::<Result<Vec<_>, _>>()
+                };
+                let (theirs, qps) =
+                    exchange.swap_many(&mine, |theirs| connect(theirs).map_err(Failure::from))?;
+                (theirs, qps, None)
+            }
+            (None, mut prepared) => {
+                let Some(prepared) = prepared.pop() else { return Err(failed("no queue pair")) };
+                let (theirs, (qp, to)) = if args.qp_type == Type::Ud {
+                    let qp = prepared.activate(QKEY)?;
+                    receives().try_for_each(|wr| qp.post_recv(wr)).map_err(failed)?;
+                    exchange.swap(&mine[0], |theirs| {
+                        let addr = AddressVector {
+                            dgid: theirs.gid,
+                            sgid_index: args.gid_idx,
+                            ..AddressVector::default()
+                        };
+                        Ok::<_, Failure>((qp, Some((pd.create_ah(addr)?, theirs.qpn))))
+                    })?
+                } else {
+                    receives().try_for_each(|wr| prepared.post_recv(wr)).map_err(failed)?;
+                    exchange.swap(&mine[0], |theirs| {
+                        Ok::<_, Failure>((prepared.connect(theirs, &options)?, None))
+                    })?
+                };
+                (vec![theirs], vec![qp], to)
+            }
         };
         // Not before: until now there is nothing to tell, and a signal ends the wait for the other end at once.
         let interrupt = Interrupt::watch()?;
-        print_end(out, "remote address:", &theirs, ',')?;
+        theirs.iter().try_for_each(|end| print_end(out, "remote address:", end, ','))?;
+        let player = |qp| Player { qp, awaits_send: false, awaits_receive: true };
         Ok(Self {
             args,
             cq,
             mr,
-            qp,
+            srq,
+            qps: qps.into_iter().map(player).collect(),
             to,
             posted: args.rx_depth,
             sent: 0,
@@ -247,13 +301,11 @@ impl<'a> Game<'a> {
         })
     }
 
-    /// Sends and receives in turns until both are done.
+    /// Sends and receives in turns, on each queue pair, until both are done.
     fn play(&mut self) -> Result<(), Failure> {
         let iters = self.args.iters;
-        let mut awaited = [false, true];
         if self.args.host.is_some() {
-            self.send()?;
-            awaited[0] = true;
+            (0..self.qps.len()).try_for_each(|index| self.send(index))?;
         }
         let mut completions = Vec::new();
         while self.sent < iters || self.received < iters {
@@ -267,7 +319,7 @@ impl<'a> Game<'a> {
                 self.cq.poll_into(16, &mut completions);
             }
             if completions.is_empty()
-                && self.silence.is_too_long(now(), || self.qp.device().counters().rcvd_pkts)
+                && self.silence.is_too_long(now(), || self.cq.device().counters().rcvd_pkts)
             {
                 return Err(Failure::Failed(format!(
                     "nothing has come for {SILENCE:?} after {} messages; has the other end ended, was it given \
@@ -277,19 +329,23 @@ impl<'a> Game<'a> {
                 )));
             }
             for wc in &completions {
-                self.on_completion(wc, &mut awaited)?;
-                if self.sent < iters && awaited == [false, false] {
-                    self.send()?;
-                    awaited = [true, true];
+                let Some(index) = self.qps.iter().position(|player| player.qp.qpn() == wc.qp_num) else {
+                    continue;
+                };
+                self.on_completion(wc, index)?;
+                let player = &self.qps[index];
+                if self.sent < iters && !player.awaits_send && !player.awaits_receive {
+                    self.send(index)?;
                 }
             }
         }
         Ok(())
     }
 
-    fn on_completion(&mut self, wc: &Completion, awaited: &mut [bool; 2]) -> Result<(), Failure> {
+    /// What queue pair `index` has done.
+    fn on_completion(&mut self, wc: &Completion, index: usize) -> Result<(), Failure> {
         if wc.status != WcStatus::Success {
-            let path = self.qp.device().path_error();
+            let path = self.cq.device().path_error();
             let advice = path.map_or_else(
                 || advice(wc.status).to_owned(),
                 |error| format!("; the network device is gone: {error}"),
@@ -301,20 +357,24 @@ impl<'a> Game<'a> {
                 self.dropped()
             )));
         }
+        let player = &mut self.qps[index];
         if wc.wr_id.value() == SEND_WRID {
             self.sent += 1;
-            awaited[0] = false;
+            player.awaits_send = false;
             return Ok(());
         }
         self.received += 1;
-        awaited[1] = false;
+        player.awaits_receive = false;
         self.posted -= 1;
-        if self.posted <= 1 {
+        if self.posted <= self.args.qps() {
             while self.posted < self.args.rx_depth {
-                let sge =
-                    self.mr.slice(0..self.mr.len()).map_err(|error| Failure::Failed(error.to_string()))?;
+                let sge = self.mr.slice(0..self.mr.len()).map_err(failed)?;
                 let wr = RecvWr::new(RECV_WRID, &[sge]);
-                self.qp.post_recv(wr).map_err(|error| Failure::Failed(error.to_string()))?;
+                match &self.srq {
+                    Some(srq) => srq.post_recv(wr),
+                    None => self.qps[index].qp.post_recv(wr),
+                }
+                .map_err(failed)?;
                 self.posted += 1;
             }
         }
@@ -323,21 +383,23 @@ impl<'a> Game<'a> {
 
     /// What this end has dropped, for whoever wonders why it failed.
     fn dropped(&self) -> String {
-        let drops = self.qp.device().drops();
+        let drops = self.cq.device().drops();
         let counts: Vec<String> =
             drops.iter().filter(|(_, n)| *n > 0).map(|(reason, n)| format!("{reason} {n}")).collect();
         if counts.is_empty() { String::new() } else { format!("; dropped here: {}", counts.join(", ")) }
     }
 
-    fn send(&self) -> Result<(), Failure> {
-        let failed = |error: &dyn std::fmt::Display| Failure::Failed(error.to_string());
-        let sge = self.mr.slice(self.args.header()..self.mr.len()).map_err(|error| failed(&error))?;
+    /// Sends on queue pair `index`, which then waits for that and for the answer.
+    fn send(&mut self, index: usize) -> Result<(), Failure> {
+        let sge = self.mr.slice(self.args.header()..self.mr.len()).map_err(failed)?;
         let wr = SendWr::send(SEND_WRID, &[sge]);
         let wr = match &self.to {
             Some((way, qpn)) => way.address(wr, *qpn, QKEY),
             None => wr,
         };
-        self.qp.post_send(wr).map_err(|error| failed(&error))
+        let player = &mut self.qps[index];
+        (player.awaits_send, player.awaits_receive) = (true, true);
+        player.qp.post_send(wr).map_err(failed)
     }
 
     /// Looks at the first byte of every page, as the stock tool does.

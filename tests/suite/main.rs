@@ -20,4 +20,5 @@ mod losses;
 mod memory;
 mod replay;
 mod scenarios;
+mod shared;
 mod sweep;

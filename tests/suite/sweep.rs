@@ -11,6 +11,7 @@ use wire::{Duration, Mtu};
 
 use crate::harness::plan::{self, Mix, below};
 use crate::harness::workload::{self, Depths};
+use crate::harness::world::Service;
 use crate::harness::{Conn, World, WorldConfig, given_seed};
 
 /// Messages of each end.
@@ -39,6 +40,7 @@ const MOST_LOSS: f64 = 0.08;
 #[derive(Clone, Copy)]
 struct Shape {
     name: &'static str,
+    service: Service,
     mtu: Mtu,
     window: u32,
     segments: usize,
@@ -55,6 +57,7 @@ const fn depths(sends: usize, receives: usize, repost_micros: u64) -> Depths {
 
 const PLAIN: Shape = Shape {
     name: "at_ease",
+    service: Service::Rc,
     mtu: Mtu::B1024,
     window: 64,
     segments: 16,
@@ -110,13 +113,14 @@ const LOST: [DropReason; 5] = [
 ];
 
 /// What a flipped bit may hit before the ICRC is looked at.
-const CORRUPT: [DropReason; 7] = [
+const CORRUPT: [DropReason; 8] = [
     DropReason::BadIcrc,
     DropReason::Malformed,
     DropReason::UnknownOpcode,
     DropReason::BadVersion,
     DropReason::NoSuchQp,
     DropReason::WrongTransport,
+    DropReason::WrongHalf,
     DropReason::PKeyMismatch,
 ];
 
@@ -160,7 +164,7 @@ fn run(shape: Shape, drop: f64, others: [f64; 3], seed: u64) -> Counters {
         psns: [0xFF_FFFF - below(&mut rng, 2000), below(&mut rng, 1 << 24)],
         ..Conn::default()
     };
-    let ends = world.connect([0, 1], conn, workload::cap(shape.depths));
+    let ends = world.connect_as(shape.service, [0, 1], conn, workload::cap(shape.depths));
     let mix = Mix { messages: MESSAGES, mtu: shape.mtu.bytes(), max_inline: 0 };
     workload::run(&mut world, ends, mix, shape.depths, &mut rng);
     let [a, b] = [0, 1].map(|host: usize| *world.hosts[host].nic.counters());
@@ -226,6 +230,18 @@ fn a_slow_receiver() {
 #[test]
 fn deep_queues_and_one_read_at_a_time() {
     sweep(DEEP);
+}
+
+/// Every operation over XRC, whose receives, keys and completions are those of a shared receive queue (rule R-RSP-45).
+#[test]
+fn xrc() {
+    sweep(Shape { name: "xrc", service: Service::Xrc, ..PLAIN });
+}
+
+#[test]
+fn shared_receives_that_are_slow_to_come() {
+    let counters = sweep(Shape { name: "shared_receives", service: Service::Shared, ..SLOW_RECEIVER });
+    assert!(counters.iter().all(|counters| counters.rnr_nak_retry_err > 0), "{counters:?}");
 }
 
 #[test]

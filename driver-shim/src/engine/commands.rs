@@ -1,7 +1,7 @@
 //! Commands of the program that are more than a call of the NIC: they tell the packet path, or make events at once.
 
 use qp::{BadWr, DestroyError, McastError, PostError, RecvWr};
-use wire::{Gid, Qpn};
+use wire::{Gid, Qpn, Srqn};
 
 use super::Engine;
 use crate::mcast::AttachError;
@@ -19,6 +19,15 @@ impl Engine {
         let ended = nic.destroy_qp(qpn);
         self.pass_on_events(&mut nic);
         self.forget_qp(qpn);
+        ended
+    }
+
+    /// Destroys a shared receive queue with all that is noted of it.
+    pub(crate) fn destroy_srq(&self, srqn: Srqn) -> Result<(), DestroyError> {
+        let mut nic = self.nic();
+        let ended = nic.destroy_srq(srqn);
+        self.pass_on_events(&mut nic);
+        self.forget_srq(srqn);
         ended
     }
 

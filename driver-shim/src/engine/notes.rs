@@ -6,7 +6,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration as StdDuration;
 
 use qp::{AsyncEvent, CqId, Event, Nic};
-use wire::Qpn;
+use wire::{Qpn, Srqn};
 
 use super::{Engine, SPIN, lock};
 use crate::channel::Inbox;
@@ -104,6 +104,11 @@ impl Engine {
     /// Forgets what is noted of a queue pair that goes.
     pub(super) fn forget_qp(&self, qpn: Qpn) {
         lock(&self.notes.0).asynchronous.retain(|event| event.qp() != Some(qpn));
+    }
+
+    /// Forgets what is noted of a shared receive queue that goes.
+    pub(super) fn forget_srq(&self, srqn: Srqn) {
+        lock(&self.notes.0).asynchronous.retain(|event| event.srq() != Some(srqn));
     }
 
     /// Forgets what is noted of a completion queue that goes.

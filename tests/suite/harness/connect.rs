@@ -1,6 +1,6 @@
 //! Brings a queue pair to RTS.
 
-use qp::{AddressVector, AttrMask, ModifyQpError, Nic, QpAttr, QpState};
+use qp::{AddressVector, AttrMask, ModifyQpError, Nic, QpAttr, QpState, QpType};
 use transport::Access;
 use wire::{Gid, Instant, Mtu, Psn, Qpn, RnrTimer};
 
@@ -87,7 +87,7 @@ impl Conn {
         steps.try_for_each(|(attr, mask)| nic.modify_qp(now, qpn, &attr, mask - reliable))
     }
 
-    /// Takes `qpn` from RESET to RTS.
+    /// Takes `qpn` from RESET to RTS, whichever reliable type it is of.
     pub(crate) fn establish(
         &self,
         nic: &mut Nic,
@@ -97,8 +97,13 @@ impl Conn {
         psns: [u32; 2],
     ) -> Result<(), ModifyQpError> {
         let [sq_psn, rq_psn] = psns.map(Psn::new);
+        let without = match nic.query_qp(qpn).map(|(_, init)| init.qp_type) {
+            Some(QpType::XrcIni) => AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER,
+            Some(QpType::XrcTgt) => AttrMask::RETRY_CNT | AttrMask::RNR_RETRY | AttrMask::MAX_QP_RD_ATOMIC,
+            _ => AttrMask::empty(),
+        };
         self.steps(peer, sq_psn, rq_psn)
             .into_iter()
-            .try_for_each(|(attr, mask)| nic.modify_qp(now, qpn, &attr, mask))
+            .try_for_each(|(attr, mask)| nic.modify_qp(now, qpn, &attr, mask - without))
     }
 }

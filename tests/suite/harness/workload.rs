@@ -146,11 +146,7 @@ impl Side {
         while let Some(&(_, slot)) = self.reposts.front().filter(|(at, _)| *at <= world.now) {
             self.reposts.pop_front();
             let sges = slot_pieces(slot, MAX_LEN).map(|(at, len)| sge(&self.mrs.receive, at, len));
-            let now = world.now;
-            world
-                .nic(self.end)
-                .post_recv(now, self.end.qpn, RecvWr::new(slot as u64, &sges))
-                .expect("the post");
+            world.post_recv(self.end, RecvWr::new(slot as u64, &sges));
         }
         while self.posted < self.plan.len() && self.posted - self.completed < self.depths.sends {
             let wr = self.next_send(peer);
@@ -195,6 +191,8 @@ impl Side {
         wr.flags.set(SendFlags::FENCE, message.fence);
         wr.flags.set(SendFlags::SOLICITED, message.solicited);
         self.posted += 1;
+        // Means nothing but to XRC.
+        wr.remote_srqn = peer.end.srqn;
         wr
     }
 
@@ -238,7 +236,7 @@ impl Side {
     fn on_receive(&mut self, world: &mut World, wc: &Completion) {
         let n = self.received;
         let right = self.expected.get(n).unwrap_or_else(|| panic!("a receive too many: {wc:?}"));
-        assert_eq!((wc.status, wc.qp_num), (WcStatus::Success, self.end.qpn), "{wc:?}");
+        assert_eq!((wc.status, wc.qp_num), (WcStatus::Success, self.end.receiver), "{wc:?}");
         assert_eq!(
             (wc.byte_len, wc.imm, wc.solicited),
             (right.byte_len, right.imm, right.solicited),

@@ -4,10 +4,10 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use fabric::{LinkParams, Network, NodeId};
-use qp::{CqId, Event, Nic, NicConfig, QpCap, QpInit, QpType};
+use qp::{CqId, Event, Nic, NicConfig, QpCap, QpInit, QpType, RecvWr, SrqInit, SrqXrc};
 use transport::{Access, Completion, DropReason, PdId, Profile};
 use wire::batch::{Caps, IpIdRule, RxBurst, TxBatch};
-use wire::{Duration, Gid, Instant, Mtu, Qpn};
+use wire::{Duration, Gid, Instant, Mtu, Qpn, Srqn};
 
 use super::connect::Conn;
 use super::pcap;
@@ -62,9 +62,25 @@ pub(crate) struct Host {
 pub(crate) struct Endpoint {
     /// Index of its host.
     pub(crate) host: usize,
+    /// The queue pair that sends.
     pub(crate) qpn: Qpn,
+    /// The one that receives: the same, but for XRC.
+    pub(crate) receiver: Qpn,
+    /// Where its receives are posted, if not to the queue pair.
+    pub(crate) srqn: Option<Srqn>,
     pub(crate) send_cq: CqId,
     pub(crate) recv_cq: CqId,
+}
+
+/// What the ends of a connection are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Service {
+    /// A reliable connection.
+    Rc,
+    /// A reliable connection whose ends have a shared receive queue each.
+    Shared,
+    /// XRC: an initiator and a target at each end.
+    Xrc,
 }
 
 /// What a test's program wants after it has looked at the world.
@@ -153,6 +169,65 @@ impl World {
         ends
     }
 
+    /// As [`World::connect`], with ends of another kind.
+    pub(crate) fn connect_as(
+        &mut self,
+        service: Service,
+        hosts: [usize; 2],
+        conn: Conn,
+        cap: QpCap,
+    ) -> [Endpoint; 2] {
+        let ends = hosts.map(|host| self.create_as(service, host, cap));
+        for (mine, peer) in [(0, 1), (1, 0)] {
+            let [sq_psn, rq_psn] = [conn.psns[mine], conn.psns[peer]];
+            let peer_gid = self.hosts[ends[peer].host].gid;
+            let (end, now) = (ends[mine], self.now);
+            let nic = self.nic(end);
+            let sender = (end.qpn, ends[peer].receiver);
+            let receiver = (end.receiver, ends[peer].qpn);
+            let pairs = if service == Service::Xrc { vec![sender, receiver] } else { vec![sender] };
+            for (qpn, peer_qpn) in pairs {
+                conn.establish(nic, now, qpn, (peer_gid, peer_qpn), [sq_psn, rq_psn])
+                    .expect("the connection's attributes");
+            }
+        }
+        ends
+    }
+
+    fn create_as(&mut self, service: Service, host: usize, cap: QpCap) -> Endpoint {
+        let plain = self.create(host, cap, false);
+        if service == Service::Rc {
+            return plain;
+        }
+        let Host { nic, pd, .. } = &mut self.hosts[host];
+        nic.destroy_qp(plain.qpn).expect("the queue pair");
+        let (send_cq, cq) = (plain.send_cq, plain.recv_cq);
+        let shared = SrqInit::new(*pd, cap.max_recv_wr, cap.max_recv_sge);
+        if service == Service::Shared {
+            let srqn = nic.create_srq(shared).expect("a shared receive queue");
+            let init = QpInit { cap, srq: Some(srqn), ..QpInit::new(QpType::Rc, *pd, send_cq, cq) };
+            let qpn = nic.create_qp(init).expect("a queue pair");
+            return Endpoint { qpn, receiver: qpn, srqn: Some(srqn), ..plain };
+        }
+        let xrcd = nic.alloc_xrcd();
+        let shared = SrqInit { xrc: Some(SrqXrc { xrcd, cq }), ..shared };
+        let srqn = nic.create_srq(shared).expect("a shared receive queue");
+        let qpn = nic.create_qp(QpInit { cap, ..QpInit::xrc_initiator(*pd, send_cq) }).expect("an initiator");
+        let receiver = nic.create_qp(QpInit::xrc_target(xrcd)).expect("a target");
+        Endpoint { qpn, receiver, srqn: Some(srqn), ..plain }
+    }
+
+    /// Posts a receive at an end, wherever its receives come from.
+    pub(crate) fn post_recv(&mut self, end: Endpoint, wr: RecvWr) {
+        let now = self.now;
+        let nic = self.nic(end);
+        match end.srqn {
+            Some(srqn) => nic.post_srq_recv(srqn, wr),
+            None => nic.post_recv(now, end.qpn, wr),
+        }
+        .expect("the post");
+    }
+
     /// A queue pair in RESET, with completion queues of its own.
     pub(crate) fn create(&mut self, host: usize, cap: QpCap, sq_sig_all: bool) -> Endpoint {
         let Host { nic, pd, .. } = &mut self.hosts[host];
@@ -160,7 +235,7 @@ impl World {
         let recv_cq = nic.create_cq(4096).expect("a completion queue");
         let init = QpInit { cap, sq_sig_all, ..QpInit::new(QpType::Rc, *pd, send_cq, recv_cq) };
         let qpn = nic.create_qp(init).expect("a queue pair");
-        Endpoint { host, qpn, send_cq, recv_cq }
+        Endpoint { host, qpn, receiver: qpn, srqn: None, send_cq, recv_cq }
     }
 
     /// Registers `bytes` on a host.
