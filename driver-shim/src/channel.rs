@@ -121,6 +121,9 @@ impl CompletionChannel {
         if let Some(event) = engine.spin_for(timeout, || self.try_event()) {
             return Some(event);
         }
+        if timeout.is_zero() {
+            return None;
+        }
         engine.hand_over();
         loop {
             if let Some(event) = self.try_event() {

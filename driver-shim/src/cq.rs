@@ -73,7 +73,7 @@ impl CompletionQueue {
     }
 
     /// Waits until there are completions or `timeout` has passed, without keeping a core busy; takes up to
-    /// `max`.
+    /// `max`. It arms the queue for that: where the queue has a channel, a notification arrives there as well.
     #[must_use]
     pub fn wait(&self, max: usize, timeout: Duration) -> Vec<Completion> {
         let engine = self.inner.device.engine();

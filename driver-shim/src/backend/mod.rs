@@ -103,7 +103,8 @@ pub trait Backend: Send + fmt::Debug {
         let _ = group;
     }
 
-    /// Whether the link is up, as far as the back end can know.
+    /// Whether the link is up, as far as the back end can know: `packet` is told when its interface goes down, and
+    /// takes it for up again when a frame comes.
     fn link_is_up(&self) -> bool {
         true
     }
