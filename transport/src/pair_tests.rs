@@ -8,10 +8,11 @@ use wire::{LKey, Msn, PacketRepr, Psn, RKey, VirtAddr, WrId};
 
 use crate::completion::{Completion, WcOpcode, WcStatus};
 use crate::kit::{ALL, End, PD, other_end, params, pattern};
+use crate::local::LocalOp;
 use crate::params::RcParams;
-use crate::ports::Side;
+use crate::ports::{Access, Side};
 use crate::requester::read_request_end;
-use crate::wqe::{RecvWqe, SendFlags, SendOp, Sge};
+use crate::wqe::{Placement, RecvWqe, SendFlags, SendOp, Sge};
 
 /// Room of one message in each region.
 const ROOM: usize = 4096;
@@ -56,6 +57,11 @@ enum Kind {
     Read,
     FetchAdd,
     CmpSwap,
+    SendInv,
+    AtomicWrite,
+    Flush,
+    /// A local operation.
+    Local,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -86,10 +92,18 @@ fn messages() -> impl Strategy<Value = Vec<Message>> {
         Kind::Read,
         Kind::FetchAdd,
         Kind::CmpSwap,
+        Kind::SendInv,
+        Kind::AtomicWrite,
+        Kind::Flush,
+        Kind::Local,
     ]);
     let len = prop_oneof![Just(0), 1..300_u32, 0..=4096_u32];
     let message = (kind, len, any::<bool>(), any::<bool>()).prop_map(|(kind, len, fence, signaled)| {
-        let len = if matches!(kind, Kind::FetchAdd | Kind::CmpSwap) { 8 } else { len };
+        let len = match kind {
+            Kind::FetchAdd | Kind::CmpSwap | Kind::AtomicWrite => 8,
+            Kind::Flush | Kind::Local => 0,
+            _ => len,
+        };
         let mut flags = SendFlags::empty();
         flags.set(SendFlags::FENCE, fence);
         flags.set(SendFlags::SIGNALED, signaled);
@@ -148,7 +162,10 @@ impl Pair {
         b.ram.add(RECEIVES.0, RECEIVES.base(), ALL, vec![0; size]);
         b.ram.add(WRITTEN.0, WRITTEN.base(), ALL, vec![0; ROOM]);
         b.ram.add(SOURCE.0, SOURCE.base(), ALL, pattern(size, 22));
-        b.ram.add(WORDS.0, WORDS.base(), ALL, vec![0; 16]);
+        b.ram.add(WORDS.0, WORDS.base(), ALL, vec![0; 24]);
+        for i in 0..messages.len() {
+            b.ram.add(key(i).value(), 0, ALL, vec![]);
+        }
         let (mut psn, mut ends, mut swaps) = (connection.sq_psn, Vec::new(), 0);
         for (i, message) in messages.iter().enumerate() {
             let rkey = WORDS.rkey();
@@ -165,7 +182,22 @@ impl Pair {
                     swaps += 1;
                     SendOp::CmpSwap { va: WORDS.va(8), rkey, compare: swaps - 1, swap: swaps }
                 }
+                Kind::SendInv => SendOp::SendInv { rkey: key(i) },
+                Kind::AtomicWrite => SendOp::AtomicWrite { va: WORDS.va(16), rkey },
+                Kind::Flush => {
+                    let (va, rkey) = (WRITTEN.va(i), WRITTEN.rkey());
+                    SendOp::Flush { va, rkey, length: 8, placement: Placement::GLOBAL, whole: false }
+                }
+                Kind::Local => SendOp::Local(local(i)),
             };
+            if message.len == 0 && matches!(message.kind, Kind::Flush | Kind::Local) {
+                a.post_sges(op, &[], message.flags);
+                if matches!(message.kind, Kind::Flush) {
+                    psn = psn.wrapping_add(1);
+                    ends.push(psn);
+                }
+                continue;
+            }
             a.post_sges(op, &[LOCAL.sge(i, message.len)], message.flags);
             let n = connection.packets(message.len);
             let mut index = 0;
@@ -271,7 +303,8 @@ impl Pair {
                     self.check();
                 }
             }
-            if quiet {
+            // Where only local operations were left, nothing is to be waited for.
+            if quiet && !self.a.requester.is_empty() {
                 self.a.expire();
                 self.check();
             }
@@ -318,19 +351,22 @@ impl Pair {
 
         let (mut receives, mut sum, mut swaps) = (0, 0_u64, 0_u64);
         let mut written = vec![0; ROOM];
+        let mut stored = [0; 8];
         for i in 0..self.messages.len() {
             let Message { kind, len, .. } = self.messages[i];
             let size = len as usize;
             let local = self.a.ram.bytes(LOCAL.0)[i * ROOM..i * ROOM + size].to_vec();
             let certain = i < done;
             match kind {
-                Kind::Send | Kind::SendImm | Kind::WriteImm => {
+                Kind::Send | Kind::SendImm | Kind::SendInv | Kind::WriteImm => {
                     let Some(wc) = self.received.get(receives) else {
                         assert!(!certain, "message {i} was acknowledged and not received");
                         break;
                     };
                     assert_eq!((wc.wr_id.value(), wc.status), (receives as u64, WcStatus::Success));
-                    let wants_imm = !matches!(kind, Kind::Send);
+                    let wants_imm = matches!(kind, Kind::SendImm | Kind::WriteImm);
+                    let invalidated = matches!(kind, Kind::SendInv).then(|| key(i));
+                    assert_eq!(wc.invalidated, invalidated);
                     assert_eq!((wc.byte_len, wc.imm), (len, wants_imm.then(|| imm(i))));
                     if wc.opcode == WcOpcode::Recv {
                         assert!(!matches!(kind, Kind::WriteImm));
@@ -355,15 +391,49 @@ impl Pair {
                     assert_eq!(local, swaps.to_ne_bytes(), "CMP_SWAP {i}");
                     swaps += 1;
                 }
-                Kind::Read | Kind::FetchAdd | Kind::CmpSwap => {}
+                Kind::AtomicWrite => stored.copy_from_slice(&local),
+                Kind::Read | Kind::FetchAdd | Kind::CmpSwap | Kind::Flush | Kind::Local => {}
             }
         }
+        self.verdict_on_keys(done);
         if failed.is_none() {
             assert_eq!(self.received.len(), receives, "nothing is received twice");
             assert!(self.b.ram.bytes(WRITTEN.0) == written, "WRITEs are executed once and in order");
-            assert_eq!(self.b.ram.bytes(WORDS.0), [sum.to_ne_bytes(), swaps.to_ne_bytes()].concat());
+            assert_eq!(self.b.ram.bytes(WORDS.0), [sum.to_ne_bytes(), swaps.to_ne_bytes(), stored].concat());
         }
     }
+
+    /// Local operations, invalidations and FLUSHes took effect once each, in order: those of the first `done` messages
+    /// all, of the later ones the first few (R-REQ-46, R-RSP-60).
+    fn verdict_on_keys(&self, done: usize) {
+        let of = |wanted: fn(Kind) -> bool| {
+            (0..self.messages.len()).filter(move |i| wanted(self.messages[*i].kind)).collect::<Vec<_>>()
+        };
+        let locals = of(|kind| matches!(kind, Kind::Local));
+        let expected: Vec<_> = locals.iter().map(|i| local(*i)).collect();
+        assert!(expected.starts_with(&self.a.ram.executed));
+        assert!(self.a.ram.executed.len() >= locals.iter().filter(|i| **i < done).count());
+        let sends = of(|kind| matches!(kind, Kind::SendInv));
+        let expected: Vec<_> = sends.iter().map(|i| LocalOp::Invalidate { rkey: key(*i) }).collect();
+        assert!(expected.starts_with(&self.b.ram.executed));
+        assert!(self.b.ram.executed.len() >= sends.iter().filter(|i| **i < done).count());
+        let flushes = of(|kind| matches!(kind, Kind::Flush));
+        let expected: Vec<_> =
+            flushes.iter().map(|i| (Some((WRITTEN.va(*i), 8)), Access::FLUSH_GLOBAL)).collect();
+        assert!(expected.starts_with(&self.b.ram.flushed));
+        assert!(self.b.ram.flushed.len() >= flushes.iter().filter(|i| **i < done).count());
+    }
+}
+
+/// A key at the responder that message `i` invalidates.
+fn key(i: usize) -> RKey {
+    RKey::new(0x1_0000 + u32::try_from(i).unwrap())
+}
+
+/// What message `i` does where it is a local operation.
+fn local(i: usize) -> LocalOp {
+    let (mr, iova) = (LKey::new(0x700), VirtAddr::new(i as u64));
+    LocalOp::Register { mr, variant: 1, iova, length: 1, access: Access::empty() }
 }
 
 fn imm(i: usize) -> [u8; 4] {
