@@ -1,6 +1,7 @@
 //! XRC: initiators, targets, and the shared receive queues that requests name.
 
-use transport::DropReason;
+use transport::wqe::Placement;
+use transport::{Access, DropReason};
 use wire::opcode::Transport;
 use wire::{NakCode, PacketRepr, Srqn};
 
@@ -18,6 +19,7 @@ const TGT_RTS: AttrMask = AttrMask::STATE.union(AttrMask::SQ_PSN).union(AttrMask
 /// What a peer can name: a shared receive queue with a domain, memory and a completion queue of its own.
 #[derive(Clone, Copy)]
 struct Shared {
+    pd: transport::PdId,
     srqn: Srqn,
     cq: CqId,
     mr: MrInfo,
@@ -30,7 +32,7 @@ impl Shared {
         let mr = host.nic.reg_mr(pd, vec![0; 1 << 14], ALL).unwrap();
         let xrc = Some(SrqXrc { xrcd, cq });
         let srqn = host.nic.create_srq(SrqInit { xrc, ..SrqInit::new(pd, 8, 2) }).unwrap();
-        Self { srqn, cq, mr }
+        Self { pd, srqn, cq, mr }
     }
 
     fn sge(&self, offset: u64, length: u32) -> Sge {
@@ -155,6 +157,44 @@ fn every_operation_names_its_shared_queue_and_completes_there() {
     }
     assert_eq!(asked.iter().filter(|packet| operations(&[(*packet).clone()]) == [Op::SendMiddle]).count(), 1);
     assert!(a.dropped().is_empty() && b.dropped().is_empty());
+}
+
+/// ATOMIC WRITE, FLUSH and SEND with invalidate are like the others: key and domain are the named queue's.
+#[test]
+fn extensions_work_on_the_memory_of_the_queue_that_is_named() {
+    let (mut a, mut b, xrcd) = xrc();
+    let to = Shared::new(&mut b, xrcd, 64);
+    let rights = ALL | Access::FLUSH_GLOBAL;
+    b.nic
+        .modify_qp(NOW, b.qpn, &QpAttr { access: rights, ..QpAttr::default() }, AttrMask::ACCESS_FLAGS)
+        .unwrap();
+    let pd = b.nic.alloc_pd();
+    let [own, other] = [to.pd, pd].map(|pd| b.nic.reg_mr(pd, vec![0; 64], rights).unwrap());
+    let fast = b.nic.alloc_mr(to.pd, 64).unwrap();
+    // A target can register nothing; an initiator of its domain can, without a peer that listens.
+    let ini = b.nic.create_qp(QpInit::xrc_initiator(to.pd, b.send_cq)).unwrap();
+    let attr = b.attr(&a);
+    for (state, mask) in [(QpState::Init, TO_INIT), (QpState::Rtr, INI_RTR), (QpState::Rts, TO_RTS)] {
+        b.nic.modify_qp(NOW, ini, &QpAttr { state, ..attr }, mask).unwrap();
+    }
+    b.nic.post_send(NOW, ini, SendWr::reg_mr(0, fast.lkey, 7, fast.addr, 64, ALL)).unwrap();
+    assert_eq!(b.transmit(), []);
+    let fast = RKey::new(fast.rkey.value() & !0xFF | 7);
+    to.post(&mut b, 9, 64);
+    let write = |a: &Host, key: &MrInfo| SendWr::atomic_write(0, a.sge(0, 8), key.addr, key.rkey);
+    a.send(write(&a, &own).for_srq(to.srqn).signaled());
+    a.send(SendWr::flush(1, own.addr, own.rkey, 8, Placement::GLOBAL).for_srq(to.srqn).signaled());
+    a.send(SendWr::send_inv(2, &[a.sge(0, 8)], fast).for_srq(to.srqn).signaled());
+    let (asked, answered) = exchange(&mut a, &mut b);
+    assert_eq!(statuses(&a.sends_done()), [0, 1, 2].map(|id| (id, WcStatus::Success)));
+    assert!(asked.iter().all(|packet| named(packet) == Some(to.srqn)));
+    assert!(answered.iter().all(|packet| named(packet).is_none()));
+    assert_eq!(b.nic.mr_bytes(own.lkey, 0, 9).unwrap(), [&[1; 8][..], &[0]].concat());
+    let done = to.done(&mut b);
+    assert_eq!((statuses(&done), done[0].invalidated), (vec![(9, WcStatus::Success)], Some(fast)));
+    a.send(write(&a, &other).for_srq(to.srqn));
+    let (_, answered) = exchange(&mut a, &mut b);
+    assert_eq!(nak(&answered), Some(NakCode::RemoteAccessError));
 }
 
 /// Rule R-RSP-45.
