@@ -4,78 +4,21 @@
 
 use std::path::PathBuf;
 
-use qp::Access;
+use qp::{Access, Profile};
 use transport::WcStatus;
-use wire::{Psn, Syndrome};
+use wire::{Ext, Instant, Psn, Syndrome, ip};
 
 use crate::captures;
 use crate::harness::{Conn, Sent};
 
+mod differences;
 mod recording;
 mod requester;
 mod responder;
 mod unreliable;
 
+use differences::{Difference, listed};
 use recording::{Conversation, conversations};
-
-/// An answer of ours that is not the kernel's.
-struct Difference {
-    /// The capture.
-    name: &'static str,
-    /// Which answer, from 0.
-    at: usize,
-    /// The kernel's answer, as [`describe`] puts it; empty for none.
-    theirs: &'static str,
-    /// Ours.
-    ours: &'static str,
-    /// Why ours is right.
-    reason: &'static str,
-}
-
-const DIFFERENCES: &[Difference] = &[
-    Difference {
-        name: "nak_send_too_long",
-        at: 1,
-        theirs: "Acknowledge psn=0xfffffb nak=remote_operational msn=1",
-        ours: "Acknowledge psn=0xfffffb nak=invalid_request msn=1",
-        reason: "R-RSP-14: a SEND that its receive cannot hold is an invalid request; rxe 6.1 sends NAK 3",
-    },
-    Difference {
-        name: "first_short",
-        at: 0,
-        theirs: "Acknowledge psn=0x1000 ack msn=0",
-        ours: "Acknowledge psn=0x1000 nak=invalid_request msn=0",
-        reason: "R-RSP-12: a FIRST is as long as the path MTU; rxe 6.1 does not check it",
-    },
-    Difference {
-        name: "last_empty",
-        at: 0,
-        theirs: "Acknowledge psn=0x1001 ack msn=1",
-        ours: "Acknowledge psn=0x1000 nak=invalid_request msn=0",
-        reason: "R-RSP-13: a message that one packet holds is an ONLY, so this FIRST is wrong; rxe 6.1 takes it",
-    },
-    Difference {
-        name: "read_dmalen_2g",
-        at: 0,
-        theirs: "Acknowledge psn=0x1000 nak=remote_access msn=0",
-        ours: "Acknowledge psn=0x1000 nak=invalid_request msn=0",
-        reason: "R-WIR-31: longer than any message can be; rxe 6.1 sees only that the region is shorter",
-    },
-    Difference {
-        name: "write_dmalen_2g",
-        at: 0,
-        theirs: "Acknowledge psn=0x1000 nak=remote_access msn=0",
-        ours: "Acknowledge psn=0x1000 nak=invalid_request msn=0",
-        reason: "R-WIR-31, as for the READ",
-    },
-    Difference {
-        name: "read_partial_dup",
-        at: 3,
-        theirs: "ReadResponseMiddle psn=0x1001",
-        ours: "ReadResponseFirst psn=0x1001 ack msn=1",
-        reason: "R-RSP-30: the rest of a READ is answered as a READ of its own; rxe goes on with MIDDLE",
-    },
-];
 
 /// The captures of the folder `folder` whose names `wanted` picks.
 fn files(folder: &str, wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
@@ -97,26 +40,59 @@ fn describe(answer: &Sent) -> String {
 fn replay_requests(
     conversation: &Conversation,
     setup: &responder::Setup,
+    profile: Profile,
     seen: &mut Vec<usize>,
     new: &mut Vec<String>,
 ) {
     let name = conversation.name.as_str();
-    let ours = responder::Replay::new(conversation, setup).run();
+    let ours = responder::Replay::new(conversation, setup, profile).run();
     let theirs: Vec<_> = conversation.answers().map(parse).collect();
-    for at in 0..ours.len().max(theirs.len()) {
-        let (our, their) = (ours.get(at), theirs.get(at));
-        if our.zip(their).is_some_and(|(our, their)| same_answer(our, their)) {
-            continue;
-        }
+    for (their, our) in unlike(&theirs, &ours, profile) {
         let text = [their, our].map(|answer| answer.map(describe).unwrap_or_default());
-        let listed = DIFFERENCES.iter().position(|d| {
-            (d.name, d.at, [d.theirs, d.ours]) == (name, at, text.each_ref().map(String::as_str))
-        });
-        match listed {
+        let is_listed =
+            |d: &Difference| (d.name, d.theirs, d.ours) == (name, text[0].as_str(), text[1].as_str());
+        match listed(profile).iter().position(is_listed) {
             Some(index) => seen.push(index),
-            None => new.push(format!("{name}: answer {at}\n  kernel: {}\n  ours:   {}", text[0], text[1])),
+            None => new.push(format!("{name}\n  kernel: {}\n  ours:   {}", text[0], text[1])),
         }
     }
+}
+
+/// The kernel's answers and ours that are not the same, in order, side by side where both have one in that place.
+fn unlike<'a>(
+    theirs: &'a [Sent],
+    ours: &'a [Sent],
+    profile: Profile,
+) -> Vec<(Option<&'a Sent>, Option<&'a Sent>)> {
+    let (mut i, mut j, mut out) = (0, 0, Vec::new());
+    // How many answers are the same, in order, from these two places on.
+    let mut common = vec![vec![0_u32; ours.len() + 1]; theirs.len() + 1];
+    for i in (0..theirs.len()).rev() {
+        for j in (0..ours.len()).rev() {
+            common[i][j] = if same_answer(&ours[j], &theirs[i], profile) {
+                common[i + 1][j + 1] + 1
+            } else {
+                common[i + 1][j].max(common[i][j + 1])
+            };
+        }
+    }
+    while i < theirs.len() || j < ours.len() {
+        let (their, our) = (theirs.get(i), ours.get(j));
+        let (both, best) = (their.is_some() && our.is_some(), common[i][j]);
+        if both && same_answer(&ours[j], &theirs[i], profile) {
+            (i, j) = (i + 1, j + 1);
+        } else if both && common[i + 1][j + 1] == best {
+            out.push((their, our));
+            (i, j) = (i + 1, j + 1);
+        } else if their.is_some() && common[i + 1][j] == best {
+            out.push((their, None));
+            i += 1;
+        } else {
+            out.push((None, our));
+            j += 1;
+        }
+    }
+    out
 }
 
 fn parse(packet: &wire::repr::PacketRepr) -> Sent {
@@ -125,9 +101,10 @@ fn parse(packet: &wire::repr::PacketRepr) -> Sent {
     Sent::parse(packet.net, &body)
 }
 
-/// The same syndrome, PSN, MSN and data; the queue pair is another, of course.
-fn same_answer(our: &Sent, their: &Sent) -> bool {
-    our == &Sent { to: our.to, ..their.clone() }
+/// The same syndrome, PSN, MSN and data; the queue pair is another, of course, and MigReq is the profile's.
+fn same_answer(our: &Sent, their: &Sent, profile: Profile) -> bool {
+    assert!(!their.migreq, "rule R-WIR-34: rxe sends no MigReq");
+    our == &Sent { to: our.to, migreq: profile.behaviour().migreq, ..their.clone() }
 }
 
 const ALL: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC);
@@ -143,41 +120,72 @@ fn rcase_setup(conversation: &Conversation) -> responder::Setup {
     };
     let (receives, receive_len) = match name {
         "nak_send_too_long" => (1, 100),
+        "rnr_exceeded" => (0, 0),
+        "rnr" => (1, 4096),
         _ if name.starts_with("nak_") => (0, 0),
         _ => (64, 4096),
     };
+    // In rnr the receive was posted after the last RNR NAK.
+    let rnr_naks = conversation.packets.iter().filter(|recorded| {
+        let aeth = if recorded.is_request { None } else { parse(&recorded.packet).aeth };
+        matches!(aeth, Some((Syndrome::RnrNak(_), _)))
+    });
+    let posted_at = rnr_naks.map(|recorded| recorded.at).next_back().unwrap_or(Instant::ZERO);
+    let min_rnr_timer = if name == "rnr" { 20 } else { 14 };
     let first_psn = conversation.requests().next().map_or(Psn::new(0), |packet| packet.bth.psn());
-    responder::Setup { first_psn, receives, receive_len, access }
+    responder::Setup { first_psn, receives, receive_len, posted_at, min_rnr_timer, access }
 }
 
-/// Field cases F10, F12, F13, F19, F20 and the rules R-RSP, on what the kernel's requester sent.
-#[test]
-fn our_responder_answers_as_the_kernel_does() {
+/// Field cases F10, F12, F13, F14, F19, F20 and the rules R-RSP, on what the kernel's requester sent: all our answers
+/// are the kernel's but those that are listed.
+fn answers_as_the_kernel(profile: Profile) {
     let (mut seen, mut new) = (Vec::new(), Vec::new());
     let wanted = |name: &str| {
         let lost_requests = name.starts_with("loss_") && name.contains("_req") && !name.ends_with("_sent");
-        name.starts_with("rc_") || name.starts_with("nak_") || lost_requests
+        let of_rcase = ["rc_", "nak_", "rnr"].iter().any(|start| name.starts_with(start));
+        of_rcase || lost_requests
     };
     let mut replayed = 0;
     for file in files("rxe", wanted) {
         for conversation in conversations(&file) {
-            replay_requests(&conversation, &rcase_setup(&conversation), &mut seen, &mut new);
+            replay_requests(&conversation, &rcase_setup(&conversation), profile, &mut seen, &mut new);
             replayed += 1;
         }
     }
-    assert!(replayed >= 39, "only {replayed} conversations");
+    assert!(replayed >= 41, "only {replayed} conversations");
     for file in files("rxe_inject", |_| true) {
         for conversation in conversations(&file) {
-            let setup =
-                responder::Setup { first_psn: Psn::new(0x1000), receives: 4, receive_len: 4096, access: ALL };
-            replay_requests(&conversation, &setup, &mut seen, &mut new);
+            let setup = responder::Setup {
+                first_psn: Psn::new(0x1000),
+                receives: 4,
+                receive_len: 4096,
+                posted_at: Instant::ZERO,
+                min_rnr_timer: 14,
+                access: ALL,
+            };
+            replay_requests(&conversation, &setup, profile, &mut seen, &mut new);
         }
     }
-    assert!(new.is_empty(), "differences that are not listed:\n{}", new.join("\n"));
-    let unseen = DIFFERENCES.iter().enumerate().find(|(index, _)| !seen.contains(index));
-    if let Some((_, Difference { name, at, reason, .. })) = unseen {
-        panic!("{name}: answer {at} no longer differs from the kernel's ({reason})");
+    assert!(new.is_empty(), "{profile}: differences that are not listed:\n{}", new.join("\n"));
+    let unseen = listed(profile).iter().enumerate().find(|(index, _)| !seen.contains(index));
+    if let Some((_, Difference { name, theirs, rule, reason, .. })) = unseen {
+        panic!("{profile}: {name}: {theirs:?} no longer differs from the kernel's ({rule}: {reason})");
     }
+}
+
+#[test]
+fn under_rxe_our_responder_answers_as_the_kernel_does() {
+    answers_as_the_kernel(Profile::Rxe);
+}
+
+#[test]
+fn under_strict_each_answer_that_is_not_the_kernels_has_its_rule() {
+    answers_as_the_kernel(Profile::Strict);
+}
+
+#[test]
+fn under_connectx_our_responder_answers_as_under_strict() {
+    answers_as_the_kernel(Profile::ConnectX);
 }
 
 /// What the program at the requester of a recorded case had set, as far as it differs from the others.
@@ -211,8 +219,7 @@ fn rcase_statuses(name: &str, count: usize) -> Vec<WcStatus> {
 }
 
 /// Field cases F10, F11, F13, F14, F16, F17 and the rules R-REQ and R-CMP, on what the kernel's responder answered.
-#[test]
-fn our_requester_understands_the_kernels_answers() {
+fn understands_the_kernel(profile: Profile) {
     let wanted = |name: &str| {
         let seen_at_requester = !name.contains("_req") || name.ends_with("_sent");
         let of_rcase = ["rc_", "nak_", "rnr", "retry_exceeded"].iter().any(|start| name.starts_with(start));
@@ -222,28 +229,82 @@ fn our_requester_understands_the_kernels_answers() {
     for file in files("rxe", wanted) {
         for conversation in conversations(&file) {
             let name = conversation.name.as_str();
-            let outcome = requester::Replay::new(&conversation, rcase_conn(name)).run();
+            let outcome = requester::Replay::new(&conversation, rcase_conn(name), profile).run();
             let expected = rcase_statuses(name, outcome.statuses.len());
-            assert_eq!(outcome.statuses, expected, "{name}");
+            assert_eq!(outcome.statuses, expected, "{profile}: {name}");
             let ours = requester::split_repeats(name, &outcome.sent, conversation.mtu);
             let theirs: Vec<_> =
                 requester::first_sent(&conversation).into_iter().map(|(_, sent)| sent).collect();
             // The kernel may still send something between a NAK's arrival and its effect.
             let ended = expected.iter().any(|status| *status != WcStatus::Success);
-            assert!(ours.len() == theirs.len() || ended && ours.len() < theirs.len(), "{name}");
+            assert!(ours.len() == theirs.len() || ended && ours.len() < theirs.len(), "{profile}: {name}");
             for (our, their) in ours.iter().zip(&theirs) {
-                // Within a message each asks for acknowledgements as it likes.
-                assert_eq!(our, &Sent { ack_req: our.ack_req, ..their.clone() }, "{name}");
-                assert!(our.ack_req || !their.ack_req, "{name}: no AckReq on {our:?}");
+                same_request(our, their, profile, name);
             }
-            if name.ends_with("_exceeded") {
+            // A timer of its own sends as often as it likes.
+            if name.ends_with("_exceeded") && profile != Profile::ConnectX {
                 let sends = conversation.requests().count();
-                assert_eq!(outcome.sent.len(), sends, "{name}: the kernel gave up after {sends} sends");
+                assert_eq!(
+                    outcome.sent.len(),
+                    sends,
+                    "{profile}: {name}: the kernel gave up after {sends} sends"
+                );
             }
             replayed += 1;
         }
     }
     assert!(replayed >= 45, "only {replayed} conversations");
+}
+
+/// The same but for MigReq and AckReq, which are the profile's.
+fn same_request(our: &Sent, their: &Sent, profile: Profile, name: &str) {
+    let behaviour = profile.behaviour();
+    let expected = Sent { ack_req: our.ack_req, migreq: behaviour.migreq, ..their.clone() };
+    assert_eq!(our, &expected, "{profile}: {name}");
+    match profile {
+        Profile::Rxe => assert_eq!(our.ack_req, their.ack_req, "{name}: AckReq of {our:?}"),
+        // Within a message each asks as it likes.
+        Profile::Strict => assert!(our.ack_req || !their.ack_req, "{name}: no AckReq on {our:?}"),
+        // Where another message follows, it may ask for both.
+        _ => assert!(our.ack_req || !their.ack_req || behaviour.ack_req_when_idle, "{name}: {our:?}"),
+    }
+}
+
+#[test]
+fn our_requester_understands_the_kernels_answers_under_each_profile() {
+    Profile::ALL.into_iter().for_each(understands_the_kernel);
+}
+
+/// Rule R-ADR-6: the ports of the kernel, of its connections and of its datagrams.
+#[test]
+fn f6_the_kernels_source_ports_are_those_of_profile_rxe() {
+    let (mut connections, mut datagrams) = (0, 0);
+    for file in files("rxe", |name| name.starts_with("rc_") || name.starts_with("ud_")) {
+        for conversation in conversations(&file) {
+            let flow_label = if conversation.name == "rc_mix_v6_flow" { 0x1_2345 } else { 0 };
+            let answered = conversation.answers().next().map(|packet| packet.bth.dest_qp());
+            for packet in conversation.packets.iter().map(|recorded| &recorded.packet) {
+                let deth = packet.ext.iter().find_map(|ext| match ext {
+                    Ext::Deth(deth) => Some(deth.src_qp()),
+                    _ => None,
+                });
+                let expected = match (deth, answered) {
+                    (Some(qpn), _) => {
+                        datagrams += 1;
+                        ip::source_port_of_qpn(qpn.value())
+                    }
+                    (None, Some(qpn)) => {
+                        connections += 1;
+                        ip::source_port(flow_label, qpn.value(), conversation.responder_qpn.value())
+                    }
+                    (None, None) => panic!("{}: nobody answers", conversation.name),
+                };
+                let port = packet.net.udp().map(|udp| udp.src_port);
+                assert_eq!(port, Some(expected), "{}", conversation.name);
+            }
+        }
+    }
+    assert!(connections > 200 && datagrams > 10, "{connections}, {datagrams}");
 }
 
 /// What the unreliable recordings hold, each with the IP headers of its frames.
@@ -266,7 +327,9 @@ fn unreliable_recordings(prefix: &str) -> Vec<(Conversation, Vec<Vec<u8>>)> {
 fn our_receiver_takes_the_kernels_unreliable_messages() {
     let mut replayed = 0;
     for (conversation, headers) in unreliable_recordings("uc_").iter().chain(&unreliable_recordings("ud_")) {
-        unreliable::receive(conversation, headers);
+        for profile in Profile::ALL {
+            unreliable::receive(conversation, headers, profile);
+        }
         replayed += 1;
     }
     assert!(replayed >= 9, "only {replayed} conversations");
@@ -277,7 +340,9 @@ fn our_receiver_takes_the_kernels_unreliable_messages() {
 fn our_sender_makes_the_kernels_unreliable_packets() {
     let mut replayed = 0;
     for (conversation, _) in unreliable_recordings("uc_").iter().chain(&unreliable_recordings("ud_")) {
-        unreliable::send(conversation);
+        for profile in Profile::ALL {
+            unreliable::send(conversation, profile);
+        }
         replayed += 1;
     }
     assert!(replayed >= 9, "only {replayed} conversations");

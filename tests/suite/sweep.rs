@@ -6,7 +6,7 @@
 
 use fabric::{Direction, FaultKind, FaultSpec, LinkParams};
 use rand_pcg::Pcg64;
-use transport::{Counters, DropReason};
+use transport::{Counters, DropReason, Profile};
 use wire::{Duration, Mtu};
 
 use crate::harness::plan::{self, Mix, below};
@@ -49,6 +49,9 @@ struct Shape {
     timeout: u8,
     max_rd_atomic: u8,
     depths: Depths,
+    /// Messages of each end.
+    messages: usize,
+    profiles: [Profile; 2],
 }
 
 const fn depths(sends: usize, receives: usize, repost_micros: u64) -> Depths {
@@ -66,6 +69,8 @@ const PLAIN: Shape = Shape {
     timeout: 8,
     max_rd_atomic: 4,
     depths: depths(32, 32, 0),
+    messages: MESSAGES,
+    profiles: [Profile::Strict; 2],
 };
 
 /// Long way, small packets, IPv6.
@@ -129,7 +134,12 @@ fn run(shape: Shape, drop: f64, others: [f64; 3], seed: u64) -> Counters {
     let [duplicate, reorder, corrupt] = others;
     let corrupt = if drop < HEAVY { corrupt.min(MOST_LOSS - drop) } else { corrupt.min(0.01) };
     let mut rng = Pcg64::new(seed.into(), 0);
-    let mut config = WorldConfig { link: shape.link, ipv6: shape.ipv6, ..WorldConfig::new(shape.name, seed) };
+    let mut config = WorldConfig {
+        link: shape.link,
+        ipv6: shape.ipv6,
+        profiles: shape.profiles,
+        ..WorldConfig::new(shape.name, seed)
+    };
     config.caps.window = shape.window;
     config.caps.max_segments = shape.segments;
     let mut world = World::new(config);
@@ -165,7 +175,7 @@ fn run(shape: Shape, drop: f64, others: [f64; 3], seed: u64) -> Counters {
         ..Conn::default()
     };
     let ends = world.connect_as(shape.service, [0, 1], conn, workload::cap(shape.depths));
-    let mix = Mix { messages: MESSAGES, mtu: shape.mtu.bytes(), max_inline: 0 };
+    let mix = Mix { messages: shape.messages, mtu: shape.mtu.bytes(), max_inline: 0 };
     workload::run(&mut world, ends, mix, shape.depths, &mut rng);
     let [a, b] = [0, 1].map(|host: usize| *world.hosts[host].nic.counters());
     let sum = Counters {
@@ -242,6 +252,22 @@ fn xrc() {
 fn shared_receives_that_are_slow_to_come() {
     let counters = sweep(Shape { name: "shared_receives", service: Service::Shared, ..SLOW_RECEIVER });
     assert!(counters.iter().all(|counters| counters.rnr_nak_retry_err > 0), "{counters:?}");
+}
+
+/// Each two profiles on a connection, over good networks and bad ones.
+#[test]
+fn all_profiles_understand_each_other() {
+    for (n, first) in Profile::ALL.into_iter().enumerate() {
+        for (m, second) in Profile::ALL.into_iter().enumerate() {
+            let profiles = [first, second];
+            for (at, shape) in [PLAIN, LONG_WAY, SLOW_RECEIVER, DEEP].into_iter().enumerate() {
+                let shape = Shape { name: "profiles", messages: 150, profiles, ..shape };
+                let seed = (n * 3 + m) as u64;
+                run(shape, 0.0, OTHERS[0], seed);
+                run(shape, 0.03, OTHERS[1 + (n + m + at) % 5], seed);
+            }
+        }
+    }
 }
 
 #[test]

@@ -90,8 +90,9 @@ pub struct Behaviour {
     pub goes_on_with_reads: bool,
     /// The packet behind one that found no receive causes a sequence NAK (rule R-RSP-3).
     pub nak_behind_rnr: bool,
-    /// The payload of a SEND packet has to be as long as its opcode says (rule R-RSP-12).
-    pub checks_send_lengths: bool,
+    /// The payload of a packet has to be as long as its opcode says (rule R-RSP-12). Otherwise that of a SEND may
+    /// have any length, and that of a WRITE is a full packet while more is due, else what is due.
+    pub checks_lengths: bool,
     /// NAK of a SEND that is longer than its receive, and how that receive completes (rule R-RSP-14).
     pub send_too_long: (NakCode, WcStatus),
     /// NAK of a READ or WRITE that is longer than any message (rule R-WIR-31).
@@ -116,7 +117,7 @@ impl Behaviour {
         coalesces_acks: true,
         goes_on_with_reads: false,
         nak_behind_rnr: false,
-        checks_send_lengths: true,
+        checks_lengths: true,
         send_too_long: (NakCode::InvalidRequest, WcStatus::LocLenErr),
         range_too_long: NakCode::InvalidRequest,
         retries_forever: false,
@@ -133,7 +134,7 @@ impl Behaviour {
         coalesces_acks: false,
         goes_on_with_reads: true,
         nak_behind_rnr: true,
-        checks_send_lengths: false,
+        checks_lengths: false,
         send_too_long: (NakCode::RemoteOperationalError, WcStatus::LocQpOpErr),
         range_too_long: NakCode::RemoteAccessError,
         retries_forever: true,

@@ -343,7 +343,7 @@ impl Responder {
             let Some(wqe) = recv.take() else { return Ok(Outcome::NotReady) };
             self.message = Message::Send { wqe, received: 0 };
         }
-        if ctx.params.behaviour.checks_send_lengths && !length_fits(ctx.params, packet) {
+        if ctx.params.behaviour.checks_lengths && !length_fits(ctx.params, packet) {
             return Err(Refusal::INVALID);
         }
         let Message::Send { wqe, received } = &mut self.message else { return Err(Refusal::INVALID) };
@@ -392,7 +392,8 @@ impl Responder {
         if packet.imm_dt().is_some() && recv.is_empty() {
             return Ok(Outcome::NotReady);
         }
-        if !length_fits(ctx.params, packet) {
+        let strict = ctx.params.behaviour.checks_lengths;
+        if strict && !length_fits(ctx.params, packet) {
             return Err(Refusal::INVALID);
         }
         let (va, rkey, remaining, total) = match (packet.reth(), &self.message) {
@@ -402,7 +403,11 @@ impl Responder {
         };
         // Rule R-RSP-13: the payloads add up to the announced length, exactly at the end.
         let length = u32::try_from(data.len()).map_err(|_| Refusal::INVALID)?;
-        let fits = if info.position.ends() { length == remaining } else { length < remaining };
+        let fits = match (strict, info.position.ends()) {
+            (true, true) => length == remaining,
+            (true, false) => length < remaining,
+            (false, _) => length == remaining.min(ctx.params.mtu_bytes()),
+        };
         if !fits {
             return Err(Refusal::INVALID);
         }

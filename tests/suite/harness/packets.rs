@@ -99,6 +99,7 @@ pub(crate) struct Sent {
     pub(crate) to: Qpn,
     pub(crate) psn: Psn,
     pub(crate) ack_req: bool,
+    pub(crate) migreq: bool,
     pub(crate) solicited: bool,
     /// Syndrome and MSN.
     pub(crate) aeth: Option<(Syndrome, u32)>,
@@ -125,6 +126,7 @@ impl Sent {
             to: bth.dest_qp(),
             psn: bth.psn(),
             ack_req: bth.ack_req(),
+            migreq: bth.migreq(),
             solicited: bth.solicited(),
             aeth: packet.aeth().map(|aeth| (aeth.syndrome(), aeth.msn().value())),
             reth: packet.reth().map(|reth| (reth.va().value(), reth.rkey().value(), reth.dma_len())),

@@ -118,7 +118,7 @@ pub(super) struct Replay<'a> {
 }
 
 impl<'a> Replay<'a> {
-    pub(super) fn new(conversation: &'a Conversation, conn: Conn) -> Self {
+    pub(super) fn new(conversation: &'a Conversation, conn: Conn, profile: Profile) -> Self {
         let caps = Caps {
             max_segments: 16,
             max_bytes: 65_000,
@@ -128,8 +128,7 @@ impl<'a> Replay<'a> {
             src_port: None,
         };
         let gids = vec![conversation.requester];
-        let mut nic =
-            Nic::new(NicConfig { gids, active_mtu: Mtu::B4096, caps, seed: 1, profile: Profile::Strict });
+        let mut nic = Nic::new(NicConfig { gids, active_mtu: Mtu::B4096, caps, seed: 1, profile });
         let works = works(conversation);
         let pd = nic.alloc_pd();
         let cq = nic.create_cq(256).unwrap();

@@ -19,9 +19,11 @@ const REGION: usize = 64 << 10;
 /// A NIC whose queue pair takes the recorded responder's place.
 pub(super) struct Replay<'a> {
     conversation: &'a Conversation,
+    setup: &'a Setup,
     nic: Nic,
     qpn: Qpn,
     region: MrInfo,
+    buffer: MrInfo,
     /// Address and key of the region in the recording.
     base: u64,
     key: Option<RKey>,
@@ -34,11 +36,14 @@ pub(super) struct Setup {
     pub(super) first_psn: Psn,
     pub(super) receives: usize,
     pub(super) receive_len: u32,
+    /// The receives were posted at this time of the recording.
+    pub(super) posted_at: Instant,
+    pub(super) min_rnr_timer: u8,
     pub(super) access: Access,
 }
 
 impl<'a> Replay<'a> {
-    pub(super) fn new(conversation: &'a Conversation, setup: &Setup) -> Self {
+    pub(super) fn new(conversation: &'a Conversation, setup: &'a Setup, profile: Profile) -> Self {
         let caps = Caps {
             max_segments: 16,
             max_bytes: 65_000,
@@ -48,8 +53,7 @@ impl<'a> Replay<'a> {
             src_port: None,
         };
         let gids = vec![conversation.responder];
-        let mut nic =
-            Nic::new(NicConfig { gids, active_mtu: Mtu::B4096, caps, seed: 1, profile: Profile::Strict });
+        let mut nic = Nic::new(NicConfig { gids, active_mtu: Mtu::B4096, caps, seed: 1, profile });
         let pd = nic.alloc_pd();
         let cq: CqId = nic.create_cq(256).unwrap();
         let remote = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
@@ -63,25 +67,27 @@ impl<'a> Replay<'a> {
         let init = QpInit { cap, sq_sig_all: true, ..QpInit::new(QpType::Rc, pd, cq, cq) };
         let qpn = nic.create_qp(init).unwrap();
         let peer = (conversation.requester, Qpn::new(0x77));
-        let conn = Conn { mtu: conversation.mtu, access: setup.access, min_rnr_timer: 14, ..Conn::default() };
+        let conn = Conn {
+            mtu: conversation.mtu,
+            access: setup.access,
+            min_rnr_timer: setup.min_rnr_timer,
+            ..Conn::default()
+        };
         let psns = [0x00_ABCD, setup.first_psn.value()];
         conn.establish(&mut nic, Instant::ZERO, qpn, peer, psns).unwrap();
-        for n in 0..setup.receives {
-            let sge = Sge { addr: buffer.addr, length: setup.receive_len, lkey: buffer.lkey };
-            nic.post_recv(Instant::ZERO, qpn, RecvWr::new(n as u64, &[sge])).unwrap();
-        }
         let key = used.first().map(|(_, key)| *key);
-        let mut replay = Self { conversation, nic, qpn, region, base, key, own_key: region.rkey };
+        let own_key = region.rkey;
+        let mut replay = Self { conversation, setup, nic, qpn, region, buffer, base, key, own_key };
         if conversation.requests().any(|packet| packet.ext.iter().any(|ext| matches!(ext, Ext::Ieth(_)))) {
             // What a peer invalidates is a type 2 window.
-            replay.own_key = replay.bind_window(pd, &region);
+            replay.own_key = replay.bind_window(pd);
         }
         replay
     }
 
     /// Binds a window to all of the region, as the recorded program did; gives its key.
-    fn bind_window(&mut self, pd: PdId, region: &MrInfo) -> RKey {
-        let window = self.nic.alloc_mw(pd, MwType::Type2).unwrap();
+    fn bind_window(&mut self, pd: PdId) -> RKey {
+        let (window, region) = (self.nic.alloc_mw(pd, MwType::Type2).unwrap(), &self.region);
         let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
         let range = MwRange { mr: region.lkey, va: region.addr, length: region.length as u64, access };
         self.nic.post_send(Instant::ZERO, self.qpn, SendWr::bind_mw(0, window, 0x42, &range)).unwrap();
@@ -89,14 +95,26 @@ impl<'a> Replay<'a> {
         window.with_variant(0x42)
     }
 
+    fn post_receives(&mut self) {
+        for n in 0..self.setup.receives {
+            let Self { buffer, setup, .. } = self;
+            let sge = Sge { addr: buffer.addr, length: setup.receive_len, lkey: buffer.lkey };
+            self.nic.post_recv(Instant::ZERO, self.qpn, RecvWr::new(n as u64, &[sge])).unwrap();
+        }
+    }
+
     /// All answers to the recorded requests, in order.
     pub(super) fn run(&mut self) -> Vec<Sent> {
         let mut now = Instant::ZERO;
         let mut out = Vec::new();
         let mut batch = TxBatch::new();
-        for request in self.conversation.requests() {
+        let mut posted = false;
+        for recorded in self.conversation.packets.iter().filter(|recorded| recorded.is_request) {
             now += Duration::from_micros(10);
-            let packet = self.translate(request);
+            if recorded.at >= self.setup.posted_at && !core::mem::replace(&mut posted, true) {
+                self.post_receives();
+            }
+            let packet = self.translate(&recorded.packet);
             let mut body = Vec::new();
             packet.emit_body(&mut body);
             let mut burst = RxBurst::new();

@@ -72,7 +72,13 @@ struct End<'a> {
 }
 
 impl<'a> End<'a> {
-    fn new(conversation: &'a Conversation, messages: &'a [Message], own: Gid, peer: Gid) -> Self {
+    fn new(
+        conversation: &'a Conversation,
+        messages: &'a [Message],
+        ends: [Gid; 2],
+        profile: Profile,
+    ) -> Self {
+        let [own, peer] = ends;
         let caps = Caps {
             max_segments: 16,
             max_bytes: 65_000,
@@ -81,13 +87,7 @@ impl<'a> End<'a> {
             window: 64,
             src_port: None,
         };
-        let mut nic = Nic::new(NicConfig {
-            gids: vec![own],
-            active_mtu: Mtu::B4096,
-            caps,
-            seed: 1,
-            profile: Profile::Strict,
-        });
+        let mut nic = Nic::new(NicConfig { gids: vec![own], active_mtu: Mtu::B4096, caps, seed: 1, profile });
         let pd = nic.alloc_pd();
         let cq = nic.create_cq(64).unwrap();
         let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
@@ -142,9 +142,10 @@ impl<'a> End<'a> {
 
 /// The recorded packets into our receiver: what arrives is what they say, and nothing else changes. `headers` are
 /// the IP headers of the frames.
-pub(super) fn receive(conversation: &Conversation, headers: &[Vec<u8>]) {
+pub(super) fn receive(conversation: &Conversation, headers: &[Vec<u8>], profile: Profile) {
     let (name, messages) = (&conversation.name, messages(conversation));
-    let mut end = End::new(conversation, &messages, conversation.responder, conversation.requester);
+    let ends = [conversation.responder, conversation.requester];
+    let mut end = End::new(conversation, &messages, ends, profile);
     // Message n lies in slot n; those that need no receive, or do not get one, leave it to the next.
     let accepted = |message: &Message| message.deth.is_none_or(|deth| deth.qkey() == QKEY);
     let taken: Vec<usize> =
@@ -222,9 +223,10 @@ fn to_slot(end: &End<'_>, n: usize, packet: &PacketRepr) -> PacketRepr {
 }
 
 /// The recorded work requests to our sender: the same packets leave, and all complete.
-pub(super) fn send(conversation: &Conversation) {
+pub(super) fn send(conversation: &Conversation, profile: Profile) {
     let (name, messages) = (&conversation.name, messages(conversation));
-    let mut end = End::new(conversation, &messages, conversation.requester, conversation.responder);
+    let ends = [conversation.requester, conversation.responder];
+    let mut end = End::new(conversation, &messages, ends, profile);
     let addr = AddressVector { dgid: conversation.responder, ..AddressVector::default() };
     let way = end.nic.create_ah(end.pd, addr).unwrap();
     for (n, message) in messages.iter().enumerate() {
@@ -249,7 +251,7 @@ pub(super) fn send(conversation: &Conversation) {
     while end.nic.poll_transmit(Instant::ZERO, &mut batch) {
         ours.extend(batch.iter().map(|(net, body)| PacketRepr::parse_body(net, body).unwrap()));
     }
-    let theirs: Vec<_> = conversation.requests().map(|packet| from_ours(&end, packet)).collect();
+    let theirs: Vec<_> = conversation.requests().map(|packet| from_ours(&end, packet, profile)).collect();
     assert_eq!(ours.len(), theirs.len(), "{name}");
     for (our, their) in ours.iter().zip(&theirs) {
         let mut intact = our.clone();
@@ -268,10 +270,11 @@ pub(super) fn send(conversation: &Conversation) {
     assert_eq!(statuses, expected, "{name}");
 }
 
-/// The packet with our queue pair as the datagram's sender, and with MigReq, which rxe 6.1 leaves out (R-WIR-34).
-fn from_ours(end: &End<'_>, packet: &PacketRepr) -> PacketRepr {
+/// The packet with our queue pair as the datagram's sender, and with MigReq as the profile has it; rxe 6.1 leaves it
+/// out (R-WIR-34).
+fn from_ours(end: &End<'_>, packet: &PacketRepr, profile: Profile) -> PacketRepr {
     let mut packet = packet.clone();
-    packet.bth = packet.bth.with_migreq(true);
+    packet.bth = packet.bth.with_migreq(profile.behaviour().migreq);
     for ext in &mut packet.ext {
         if let Ext::Deth(deth) = ext {
             *deth = Deth::new(deth.qkey(), end.qpn);

@@ -62,7 +62,7 @@ fn source_ports() {
 }
 
 #[test]
-fn f06_source_ports_of_the_own_qpn_alone() {
+fn f6_source_ports_of_the_own_qpn_alone() {
     for (qpn, port) in [(1, 55_410), (0x11, 57_236), (0x11, 0xDF94)] {
         assert_eq!(source_port_of_qpn(qpn), port, "{qpn:#x}");
     }
