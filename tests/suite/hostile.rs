@@ -19,7 +19,7 @@ mod healthy;
 mod target;
 
 use craft::{Crafter, Packet};
-use target::Targets;
+use target::{Fate, Targets};
 
 const RANDOM: usize = 1_000_000;
 const MUTATED: usize = 1_000_000;
@@ -104,6 +104,12 @@ fn nothing_that_arrives_does_harm() {
     }
     for reason in DropReason::ALL {
         assert!(all.get(reason).is_some_and(|n| *n > 0), "{reason} never occurred; FERROCE_SEED={seed}");
+    }
+    for operation in ["ATOMIC_WRITE", "FLUSH", "INVALIDATION"] {
+        for fate in [Fate::Done, Fate::Refused] {
+            let count = targets.rare.get(&(operation, fate)).copied().unwrap_or(0);
+            assert!(count > 0, "{operation} was never {fate:?}; FERROCE_SEED={seed}");
+        }
     }
     let naks = [NakCode::PsnSequenceError, NakCode::InvalidRequest, NakCode::RemoteAccessError];
     for name in

@@ -147,6 +147,29 @@ fn bindings_that_may_not_be() {
 }
 
 #[test]
+fn f3_a_window_at_the_last_address_never_wraps() {
+    let mut table = MrTable::new();
+    let last = VirtAddr::new(u64::MAX - 63);
+    let mr = table.register(PD, vec![0; 64], Some(last), BINDABLE).unwrap().lkey;
+    let mw = table.alloc_window(PD, MwType::Type2).unwrap();
+    let at = |n| VirtAddr::new(u64::MAX - 63 + n);
+    table.execute(A, &bind(mw, 5, mr, (at(32), 32), Access::REMOTE_READ)).unwrap();
+    let key = mw.with_variant(5);
+    for (va, len, inside) in [
+        (at(32), 32, true),
+        (at(63), 1, true),
+        (at(63), 2, false),
+        (at(32), 33, false),
+        (at(31), 1, false),
+        (at(32), u64::MAX, false),
+        (VirtAddr::new(0), 1, false),
+    ] {
+        let result = table.check_remote(A, key, va, len, Access::REMOTE_READ);
+        assert_eq!(result.is_ok(), inside, "R-MEM-4: {va} + {len}");
+    }
+}
+
+#[test]
 fn a_zero_based_window_is_addressed_from_zero() {
     let (mut table, mr) = with_region(BINDABLE);
     table.bytes_mut(mr, 100, 4).unwrap().copy_from_slice(&[1, 2, 3, 4]);

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use rand_core::RngCore;
-use wire::ext::{Aeth, AtomicEth, Deth, Reth, Xrceth};
+use wire::ext::{Aeth, AtomicEth, Deth, Feth, Ieth, Reth, Xrceth};
 use wire::icrc::{self, ICRC_LEN};
 use wire::opcode::Transport;
 use wire::repr::PacketRepr;
@@ -97,6 +97,9 @@ impl Crafter {
         packet.bth = packet.bth.with_dest_qp(target.qpn).with_psn(near(r, next)).with_ack_req(!one_in(r, 8));
         let from = if one_in(r, 100) { Ipv4Addr::new(10, 0, 0, 9) } else { Targets::ATTACKER };
         packet.net = header(r, from);
+        if one_in(r, 8) {
+            make_rare(r, &mut packet, targets);
+        }
         match target.kind {
             Kind::Uc => change_transport(&mut packet, Transport::Uc),
             Kind::Ud => {
@@ -171,6 +174,32 @@ fn change_transport(packet: &mut PacketRepr, to: Transport) {
         packet.ext.clear();
     }
     packet.bth = packet.bth.with_opcode(opcode);
+}
+
+/// Makes it an operation that the recorded programs used seldom or never.
+fn make_rare(r: &mut impl RngCore, packet: &mut PacketRepr, targets: &Targets) {
+    let (opcode, len) = match below(r, 3) {
+        0 => {
+            let reth = Reth::new(VirtAddr::new(0), RKey::new(0), 8);
+            packet.ext = vec![reth.into()];
+            (Operation::AtomicWrite, 8)
+        }
+        1 => {
+            // One placement and selectivity in four is none that there is.
+            let feth = Feth::new(r.next_u32() % 5, one_in(r, 2));
+            let reth = Reth::new(VirtAddr::new(0), RKey::new(0), r.next_u32() % 5000);
+            packet.ext = vec![feth.into(), reth.into()];
+            (Operation::Flush, 0)
+        }
+        _ => {
+            let rkey = if one_in(r, 3) { RKey::new(r.next_u32()) } else { targets.window };
+            packet.ext = vec![Ieth::new(rkey).into()];
+            (Operation::SendOnlyInv, below(r, 64))
+        }
+    };
+    packet.bth = packet.bth.with_opcode(Opcode::rc(opcode)).with_pad_count(len.wrapping_neg() & 3);
+    packet.payload = vec![0xA7; len];
+    packet.pad = vec![0; len.wrapping_neg() & 3];
 }
 
 /// Another address, length, key or syndrome.

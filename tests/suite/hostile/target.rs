@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use qp::{
-    Access, AttrMask, CqId, MrInfo, Nic, NicConfig, PdId, Profile, QpAttr, QpInit, QpState, QpType, RecvWr,
-    SendWr, Sge, SrqInit, SrqXrc, XrcdId,
+    Access, AttrMask, CqId, MrInfo, MwRange, MwType, Nic, NicConfig, PdId, Profile, QpAttr, QpInit, QpState,
+    QpType, RecvWr, SendWr, Sge, SrqInit, SrqXrc, XrcdId,
 };
-use transport::DropReason;
+use transport::{DropReason, WcOpcode, WcStatus};
 use wire::batch::{Caps, HeaderKnowledge, IpIdRule, RxBurst, TxBatch};
-use wire::{Bth, Duration, Gid, Instant, LKey, Mtu, Psn, QKey, Qpn, RKey, Srqn, Syndrome, VirtAddr};
+use wire::{
+    Bth, Duration, Gid, Instant, LKey, Mtu, Operation, Psn, QKey, Qpn, RKey, Srqn, Syndrome, VirtAddr,
+};
 use zerocopy::FromBytes;
 
 use super::craft::Packet;
@@ -53,6 +55,13 @@ pub(super) enum Kind {
     Init,
 }
 
+/// What came of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Fate {
+    Done,
+    Refused,
+}
+
 /// A queue pair under attack.
 pub(super) struct Target {
     pub(super) kind: Kind,
@@ -81,6 +90,15 @@ pub(super) struct Targets {
     guarded: Vec<(LKey, Vec<u8>)>,
     /// Shared receive queues for XRC: one with receives, one without, one of another domain; and one that was.
     pub(super) srqns: [Srqn; 4],
+    /// Key of a window that the first queue pair has bound, unless a peer has taken it back.
+    pub(super) window: RKey,
+    /// Low byte of the key that it was made with.
+    window_name: u8,
+    pd: PdId,
+    /// What came of each ATOMIC WRITE, FLUSH and invalidation.
+    pub(super) rare: BTreeMap<(&'static str, Fate), u64>,
+    /// Those that were received and not answered.
+    asked: BTreeMap<(u32, u32), &'static str>,
     /// Keys that give no right to write: of the guarded regions, and one that is no longer a key.
     pub(super) keys: Vec<(RKey, VirtAddr)>,
     healthy: (End, End),
@@ -106,7 +124,8 @@ impl Targets {
         let mut far = new_nic(Ipv4Addr::new(10, 0, 0, 2));
         let (pd, other_pd) = (nic.alloc_pd(), nic.alloc_pd());
         let cq = nic.create_cq(1024).unwrap();
-        let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        let remote =
+            Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC | Access::FLUSH_GLOBAL;
         let mut guarded = Vec::new();
         let mut keys = Vec::new();
         for (pd, access) in [
@@ -120,7 +139,8 @@ impl Targets {
             guarded.push((mr.lkey, bytes));
             keys.push((mr.rkey, mr.addr));
         }
-        let open = nic.reg_mr(pd, vec![0; Self::OPEN_LEN], Access::LOCAL_WRITE | remote).unwrap();
+        let open =
+            nic.reg_mr(pd, vec![0; Self::OPEN_LEN], Access::LOCAL_WRITE | Access::MW_BIND | remote).unwrap();
         let buffer = nic.reg_mr(pd, vec![0; 8192], Access::LOCAL_WRITE).unwrap();
         let stale = nic.reg_mr(pd, vec![0; Self::GUARDED_LEN], Access::LOCAL_WRITE | remote).unwrap();
         nic.dereg_mr(stale.lkey).unwrap();
@@ -158,6 +178,11 @@ impl Targets {
             buffer,
             guarded,
             srqns,
+            pd,
+            window: RKey::new(0),
+            window_name: 0,
+            rare: BTreeMap::new(),
+            asked: BTreeMap::new(),
             keys,
             healthy: (near_end, far_end),
             rounds: 0,
@@ -193,6 +218,13 @@ impl Targets {
         {
             self.all[index].expected = bth.psn().wrapping_add(1);
         }
+        if let Some(net) = packet.net.filter(|_| self.may_accept(packet))
+            && let Ok(parsed) = wire::Packet::parse_body(net, &packet.bytes)
+            && matches!(parsed.info().operation, Operation::AtomicWrite | Operation::Flush)
+        {
+            let bth = parsed.bth();
+            self.asked.insert((bth.dest_qp().value(), bth.psn().value()), parsed.info().operation_name());
+        }
         let before = self.nic.drops().total();
         self.nic.handle_burst(self.now, &burst);
         self.received += 1;
@@ -225,6 +257,11 @@ impl Targets {
                 }
                 let Some(aeth) = packet.aeth() else { continue };
                 answered(aeth.syndrome());
+                let fate = if aeth.syndrome().is_ack() { Fate::Done } else { Fate::Refused };
+                let own = packet.info().operation == Operation::ReadResponseOnly || fate == Fate::Refused;
+                if own && let Some(operation) = self.asked.remove(&(target.qpn.value(), psn.value())) {
+                    *self.rare.entry((operation, fate)).or_default() += 1;
+                }
                 target.expected = if aeth.syndrome().is_ack() { psn.wrapping_add(1) } else { psn };
             }
         }
@@ -270,7 +307,7 @@ impl Targets {
         target.generation = target.generation.wrapping_add(1);
         let access = match target.kind {
             Kind::Closed => Access::empty(),
-            _ => Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC,
+            _ => Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC | Access::FLUSH_GLOBAL,
         };
         let max_dest_rd_atomic = if target.kind == Kind::Asking { 1 } else { 4 };
         let conn = Conn { access, max_dest_rd_atomic, timeout: 0, min_rnr_timer: 1, ..Conn::default() };
@@ -301,7 +338,23 @@ impl Targets {
         target.requested = sq_psn;
         target.receives = 0;
         target.requests = 0;
+        if index == 0 {
+            self.bind_window();
+        }
         self.refill();
+    }
+
+    /// The first queue pair opens a new window on the open region.
+    fn bind_window(&mut self) {
+        let pd = self.pd;
+        let _ = self.nic.dealloc_mw(self.window.with_variant(self.window_name));
+        let window = self.nic.alloc_mw(pd, MwType::Type2).unwrap();
+        self.window_name = window.variant();
+        self.window = window.with_variant(window.variant().wrapping_add(1));
+        let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let range = MwRange { mr: self.open.lkey, va: self.open.addr, length: 4096, access };
+        let bind = SendWr::bind_mw(5, window, self.window.variant(), &range);
+        self.nic.post_send(self.now, self.all[0].qpn, bind).unwrap();
     }
 
     /// Posts receives and requests in place of those that are done.
@@ -309,6 +362,14 @@ impl Targets {
         let mut done = Vec::new();
         self.nic.poll_cq(self.cq, usize::MAX, &mut done);
         for wc in done {
+            let fate = match (wc.invalidated, wc.status) {
+                (Some(_), _) => Some(Fate::Done),
+                (None, WcStatus::RemInvReqErr) if wc.opcode == WcOpcode::Recv => Some(Fate::Refused),
+                _ => None,
+            };
+            if let Some(fate) = fate {
+                *self.rare.entry(("INVALIDATION", fate)).or_default() += 1;
+            }
             let Some(target) = self.all.iter_mut().find(|target| target.qpn == wc.qp_num) else { continue };
             let left = if wc.wr_id.value() == 0 { &mut target.receives } else { &mut target.requests };
             *left = left.saturating_sub(1);
