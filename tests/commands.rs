@@ -47,7 +47,7 @@ fn packets(path: &Path) -> usize {
 }
 
 /// Rows of the demo's table.
-const ROWS: usize = 98;
+const ROWS: usize = 126;
 
 #[test]
 fn the_demo_verifies_every_row_and_leaves_a_clean_capture() {
@@ -61,7 +61,7 @@ fn the_demo_verifies_every_row_and_leaves_a_clean_capture() {
         let rows = report["results"].as_array().unwrap();
         assert!(rows.iter().all(|row| row["verified"] == true), "{report}");
         let count = |qp_type| rows.iter().filter(|row| row["qp_type"] == qp_type).count();
-        assert_eq!(["RC", "UC", "UD"].map(count), [64, 24, 10]);
+        assert_eq!(["RC", "UC", "UD", "XRC"].map(count), [73, 24, 10, 19]);
         assert_eq!(rows.len(), ROWS);
         let bytes = |qp_type, op| -> Vec<u64> {
             let rows = rows.iter().filter(|row| row["qp_type"] == qp_type && row["op"] == op);

@@ -2,10 +2,10 @@
 
 use driver_shim::{
     AddressHandle, CompletionQueue, ConnectOptions, Device, MemoryRegion, MemoryWindow, PreparedQp,
-    ProtectionDomain, QueuePair,
+    ProtectionDomain, QpBuilder, QueuePair, SharedReceiveQueue,
 };
 use qp::{Access, AddressVector, MwType, PostError, RecvWr, SendWr};
-use wire::{QKey, Qpn};
+use wire::{QKey, Qpn, Srqn};
 
 use super::bench::{DEPTH, ROOM};
 use super::plan::Way;
@@ -28,8 +28,12 @@ pub(super) struct End {
     pub(super) cq: CompletionQueue,
     pub(super) mr: MemoryRegion,
     qp: QueuePair,
+    /// Where its receives are posted, if not to the queue pair.
+    srq: Option<SharedReceiveQueue>,
     /// Where its datagrams go.
     peer: Option<(AddressHandle, Qpn)>,
+    /// The far end's shared receive queue, which XRC names.
+    remote_srqn: Option<Srqn>,
     /// What opens part of its memory, for one message at a time.
     pub(super) window: MemoryWindow,
 }
@@ -41,11 +45,18 @@ impl End {
             Some((ah, qpn)) => ah.address(wr, *qpn, QKEY),
             None => wr,
         };
+        let wr = match self.remote_srqn {
+            Some(srqn) => wr.for_srq(srqn),
+            None => wr,
+        };
         self.qp.post_send_later(wr)
     }
 
     pub(super) fn post_recv(&self, wr: RecvWr) -> Result<(), PostError> {
-        self.qp.post_recv(wr)
+        match &self.srq {
+            Some(srq) => srq.post_recv(wr),
+            None => self.qp.post_recv(wr),
+        }
     }
 
     pub(super) fn drive(&self) {
@@ -62,7 +73,7 @@ pub(super) fn connect(devices: &[Device; 2], way: Way) -> Result<(End, End), Fai
 }
 
 fn pair([a, b]: &[Device; 2], way: Way) -> Made<(End, End)> {
-    let (near, far) = (Parts::make(a, way)?, Parts::make(b, way)?);
+    let (near, far) = (Parts::make(a, way, false)?, Parts::make(b, way, true)?);
     let (near_end, far_end) = (near.qp.endpoint(1), far.qp.endpoint(1));
     if way == Way::Ud {
         return Ok((near.with_peer(far_end)?, far.with_peer(near_end)?));
@@ -74,7 +85,11 @@ fn pair([a, b]: &[Device; 2], way: Way) -> Made<(End, End)> {
         access: RIGHTS,
         ..ConnectOptions::default()
     };
-    Ok((near.connect(far_end, &options)?, far.connect(near_end, &options)?))
+    let (mut near, far) = (near.connect(far_end, &options)?, far.connect(near_end, &options)?);
+    if way == Way::Xrc {
+        near.remote_srqn = far.srq.as_ref().map(SharedReceiveQueue::number);
+    }
+    Ok((near, far))
 }
 
 /// What an end is made of before it is connected.
@@ -83,22 +98,30 @@ struct Parts {
     cq: CompletionQueue,
     mr: MemoryRegion,
     qp: PreparedQp,
+    srq: Option<SharedReceiveQueue>,
     window: MemoryWindow,
 }
 
 impl Parts {
-    fn make(device: &Device, way: Way) -> Made<Self> {
+    fn make(device: &Device, way: Way, is_far: bool) -> Made<Self> {
         let pd = device.alloc_pd();
         let cq = device.create_cq(256)?;
         let mr = pd.register(vec![0; ROOM], RIGHTS)?;
-        let qp = pd
-            .create_qp(way.qp_type(), &cq, &cq)
-            .max_send_wr(DEPTH)
-            .max_recv_wr(DEPTH)
-            .signal_all()
-            .build()?;
+        let xrcd = device.alloc_xrcd();
+        let srq = match way {
+            Way::Shared => Some(pd.create_srq(DEPTH, 1)?),
+            Way::Xrc if is_far => Some(pd.create_xrc_srq(&xrcd, &cq, DEPTH, 1)?),
+            _ => None,
+        };
+        let qp = if way == Way::Xrc && is_far {
+            xrcd.create_target()?
+        } else {
+            let builder = pd.create_qp(way.qp_type(), &cq, &cq);
+            let builder = srq.iter().fold(builder, QpBuilder::srq);
+            builder.max_send_wr(DEPTH).max_recv_wr(DEPTH).signal_all().build()?
+        };
         let window = pd.alloc_mw(MwType::Type2)?;
-        Ok(Self { pd, cq, mr, qp, window })
+        Ok(Self { pd, cq, mr, qp, srq, window })
     }
 
     fn connect(self, peer: driver_shim::Endpoint, options: &ConnectOptions) -> Made<End> {
@@ -106,7 +129,9 @@ impl Parts {
             qp: self.qp.connect(peer, options)?,
             cq: self.cq,
             mr: self.mr,
+            srq: self.srq,
             peer: None,
+            remote_srqn: None,
             window: self.window,
         })
     }
@@ -115,6 +140,14 @@ impl Parts {
         let qp = self.qp.activate(QKEY)?;
         let addr = AddressVector { dgid: peer.gid, sgid_index: 1, ..AddressVector::default() };
         let ah = self.pd.create_ah(addr)?;
-        Ok(End { qp, cq: self.cq, mr: self.mr, peer: Some((ah, peer.qpn)), window: self.window })
+        Ok(End {
+            qp,
+            cq: self.cq,
+            mr: self.mr,
+            srq: None,
+            peer: Some((ah, peer.qpn)),
+            remote_srqn: None,
+            window: self.window,
+        })
     }
 }
