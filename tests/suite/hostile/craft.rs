@@ -106,6 +106,10 @@ impl Crafter {
                 change_transport(&mut packet, Transport::Ud);
                 let qkey = if one_in(r, 20) { QKey::new(r.next_u32()) } else { Targets::QKEY };
                 packet.ext.insert(0, Deth::new(qkey, Qpn::new(0x77)).into());
+                if one_in(r, 4) {
+                    packet.bth = packet.bth.with_dest_qp(Qpn::MULTICAST);
+                    packet.net = header_to(r, from, Targets::GROUP);
+                }
             }
             Kind::XrcTgt | Kind::XrcIni => {
                 change_transport(&mut packet, Transport::Xrc);
@@ -139,8 +143,9 @@ impl Crafter {
         if refilled {
             icrc::fill(&net, &mut bytes);
         }
+        let named = [target.qpn, if target.kind == Kind::Ud { Qpn::MULTICAST } else { target.qpn }];
         let is_near = Bth::read_from_prefix(&bytes)
-            .is_ok_and(|(bth, _)| bth.dest_qp() == target.qpn && bth.psn().diff(next).abs() <= NEAR);
+            .is_ok_and(|(bth, _)| named.contains(&bth.dest_qp()) && bth.psn().diff(next).abs() <= NEAR);
         let aimed = refilled && is_near && target.kind != Kind::Init;
         Packet { net: Some(net), bytes, target: Some(index), aimed }
     }
@@ -256,9 +261,12 @@ fn near(r: &mut impl RngCore, next: Psn) -> Psn {
 }
 
 fn header(r: &mut impl RngCore, from: Ipv4Addr) -> NetHeader {
+    header_to(r, from, Targets::VICTIM)
+}
+
+fn header_to(r: &mut impl RngCore, from: Ipv4Addr, to: Ipv4Addr) -> NetHeader {
     let [class, hops, port @ ..] = r.next_u32().to_be_bytes();
-    let port = u16::from_be_bytes(port);
-    NetHeader::v2(from.into(), Targets::VICTIM.into(), port, class, hops).unwrap()
+    NetHeader::v2(from.into(), to.into(), u16::from_be_bytes(port), class, hops).unwrap()
 }
 
 fn below(r: &mut impl RngCore, limit: usize) -> usize {

@@ -114,6 +114,8 @@ impl Targets {
     /// Bytes of the open region.
     pub(super) const OPEN_LEN: usize = 16 << 10;
     const GUARDED_LEN: usize = 4096;
+    /// A group that the queue pair of datagrams is a member of.
+    pub(super) const GROUP: Ipv4Addr = Ipv4Addr::new(239, 1, 2, 3);
     /// The queue key of the datagrams that are taken.
     pub(super) const QKEY: QKey = QKey::new(0x1234_5678);
     /// The attacker's queue pair.
@@ -237,7 +239,8 @@ impl Targets {
         let Some(net) = packet.net else { return false };
         let Ok(parsed) = wire::Packet::parse_body(net, &packet.bytes) else { return false };
         let qpn = parsed.bth().dest_qp();
-        let attacked = self.all.iter().any(|target| target.qpn == qpn);
+        let to_group = qpn == Qpn::MULTICAST && net.dst() == Self::GROUP;
+        let attacked = to_group || self.all.iter().any(|target| target.qpn == qpn);
         let is_cnp = parsed.info().kind == wire::opcode::Kind::Cnp;
         parsed.icrc_ok() && parsed.bth().tver() == 0 && (attacked || is_cnp && qpn == self.healthy.0.qpn)
     }
@@ -422,6 +425,9 @@ impl Target {
             _ => QpInit { sq_sig_all: true, ..QpInit::new(qp_type, pd, cq, cq) },
         };
         let qpn = nic.create_qp(init).unwrap();
+        if kind == Kind::Ud {
+            nic.attach_mcast(qpn, Targets::GROUP.into()).unwrap();
+        }
         let (expected, requested) = (Psn::new(0), Psn::new(0));
         Self { kind, qpn, expected, requested, generation: 0, receives: 0, requests: 0 }
     }
