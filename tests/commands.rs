@@ -47,7 +47,7 @@ fn packets(path: &Path) -> usize {
 }
 
 /// Rows of the demo's table.
-const ROWS: usize = 126;
+const ROWS: usize = 144;
 
 #[test]
 fn the_demo_verifies_every_row_and_leaves_a_clean_capture() {
@@ -61,7 +61,7 @@ fn the_demo_verifies_every_row_and_leaves_a_clean_capture() {
         let rows = report["results"].as_array().unwrap();
         assert!(rows.iter().all(|row| row["verified"] == true), "{report}");
         let count = |qp_type| rows.iter().filter(|row| row["qp_type"] == qp_type).count();
-        assert_eq!(["RC", "UC", "UD", "XRC"].map(count), [73, 24, 10, 19]);
+        assert_eq!(["RC", "UC", "UD", "XRC"].map(count), [79, 24, 10, 31]);
         assert_eq!(rows.len(), ROWS);
         let bytes = |qp_type, op| -> Vec<u64> {
             let rows = rows.iter().filter(|row| row["qp_type"] == qp_type && row["op"] == op);
@@ -69,6 +69,13 @@ fn the_demo_verifies_every_row_and_leaves_a_clean_capture() {
         };
         assert_eq!(bytes("RC", "READ"), [0, 1, 33, 1024, 4096, 65_536, 1 << 20]);
         assert_eq!(bytes("RC", "FETCH_ADD"), [8, 16, 128, 1024, 4096, 8192, 32_768]);
+        for op in ["ATOMIC_WRITE", "FLUSH", "MW_WRITE", "MW_READ", "MW_SEND_WITH_INV"] {
+            assert_eq!(bytes("RC", op).len(), 3, "{op}");
+        }
+        for op in ["SRQ_SEND", "SRQ_SEND_WITH_IMM", "SRQ_WRITE_WITH_IMM"] {
+            assert_eq!(bytes("RC", op), [0, 1, 33, 4096, 65_536]);
+        }
+        assert_eq!(bytes("XRC", "READ"), [0, 1, 33, 4096, 65_536]);
         assert_eq!(bytes("UC", "WRITE"), [0, 1, 33, 1024, 4096, 65_536]);
         assert_eq!(bytes("UD", "SEND"), [0, 1, 33, 1024, 4096]);
         // 5 operations of 1 MiB alone are 1280 packets; nothing may be counted as dropped.

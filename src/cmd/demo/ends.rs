@@ -1,7 +1,7 @@
 //! The demo's two ends: a queue pair each, connected, and memory to send from and to.
 
 use driver_shim::{
-    AddressHandle, CompletionQueue, ConnectOptions, Device, MemoryRegion, MemoryWindow, PreparedQp,
+    AddressHandle, CompletionQueue, ConnectOptions, Device, Endpoint, MemoryRegion, MemoryWindow, PreparedQp,
     ProtectionDomain, QpBuilder, QueuePair, SharedReceiveQueue,
 };
 use qp::{Access, AddressVector, MwType, PostError, RecvWr, SendWr};
@@ -28,28 +28,31 @@ pub(super) struct End {
     pub(super) cq: CompletionQueue,
     pub(super) mr: MemoryRegion,
     qp: QueuePair,
-    /// Where its receives are posted, if not to the queue pair.
+    peer: Peer,
+    /// Where its receives wait, if not at the queue pair.
     srq: Option<SharedReceiveQueue>,
-    /// Where its datagrams go.
-    peer: Option<(AddressHandle, Qpn)>,
-    /// The far end's shared receive queue, which XRC names.
-    remote_srqn: Option<Srqn>,
     /// What opens part of its memory, for one message at a time.
     pub(super) window: MemoryWindow,
+}
+
+/// Where the sends of an end go.
+enum Peer {
+    /// Where the queue pair is connected to.
+    Connected,
+    /// A queue pair, as datagrams.
+    Datagram(AddressHandle, Qpn),
+    /// A shared receive queue behind the target.
+    Shared(Srqn),
 }
 
 impl End {
     /// Posts a send, to be sent when the device is driven next.
     pub(super) fn post_send(&self, wr: SendWr) -> Result<(), PostError> {
-        let wr = match &self.peer {
-            Some((ah, qpn)) => ah.address(wr, *qpn, QKEY),
-            None => wr,
-        };
-        let wr = match self.remote_srqn {
-            Some(srqn) => wr.for_srq(srqn),
-            None => wr,
-        };
-        self.qp.post_send_later(wr)
+        self.qp.post_send_later(match &self.peer {
+            Peer::Connected => wr,
+            Peer::Datagram(ah, qpn) => ah.address(wr, *qpn, QKEY),
+            Peer::Shared(srqn) => wr.for_srq(*srqn),
+        })
     }
 
     pub(super) fn post_recv(&self, wr: RecvWr) -> Result<(), PostError> {
@@ -73,10 +76,10 @@ pub(super) fn connect(devices: &[Device; 2], way: Way) -> Result<(End, End), Fai
 }
 
 fn pair([a, b]: &[Device; 2], way: Way) -> Made<(End, End)> {
-    let (near, far) = (Parts::make(a, way, false)?, Parts::make(b, way, true)?);
+    let (near, far) = (Parts::near(a, way)?, Parts::far(b, way)?);
     let (near_end, far_end) = (near.qp.endpoint(1), far.qp.endpoint(1));
     if way == Way::Ud {
-        return Ok((near.with_peer(far_end)?, far.with_peer(near_end)?));
+        return Ok((near.activate(far_end)?, far.activate(near_end)?));
     }
     let options = ConnectOptions {
         path_mtu: a.active_mtu().min(b.active_mtu()),
@@ -85,11 +88,9 @@ fn pair([a, b]: &[Device; 2], way: Way) -> Made<(End, End)> {
         access: RIGHTS,
         ..ConnectOptions::default()
     };
-    let (mut near, far) = (near.connect(far_end, &options)?, far.connect(near_end, &options)?);
-    if way == Way::Xrc {
-        near.remote_srqn = far.srq.as_ref().map(SharedReceiveQueue::number);
-    }
-    Ok((near, far))
+    let shared = far.srq.as_ref().filter(|_| way == Way::Xrc).map(SharedReceiveQueue::number);
+    let near = near.connect(far_end, &options, shared.map_or(Peer::Connected, Peer::Shared))?;
+    Ok((near, far.connect(near_end, &options, Peer::Connected)?))
 }
 
 /// What an end is made of before it is connected.
@@ -103,51 +104,53 @@ struct Parts {
 }
 
 impl Parts {
-    fn make(device: &Device, way: Way, is_far: bool) -> Made<Self> {
+    fn near(device: &Device, way: Way) -> Made<Self> {
+        Self::make(device, |pd, cq| Ok((builder(pd, cq, way).build()?, None)))
+    }
+
+    fn far(device: &Device, way: Way) -> Made<Self> {
+        Self::make(device, |pd, cq| {
+            if way == Way::Xrc {
+                let domain = device.alloc_xrcd();
+                let srq = pd.create_xrc_srq(&domain, cq, DEPTH, 1)?;
+                return Ok((domain.create_target()?, Some(srq)));
+            }
+            let srq = if way == Way::Srq { Some(pd.create_srq(DEPTH, 1)?) } else { None };
+            let builder = builder(pd, cq, way);
+            let builder = if let Some(srq) = &srq { builder.srq(srq) } else { builder };
+            Ok((builder.build()?, srq))
+        })
+    }
+
+    fn make(
+        device: &Device,
+        queue_pair: impl FnOnce(
+            &ProtectionDomain,
+            &CompletionQueue,
+        ) -> Made<(PreparedQp, Option<SharedReceiveQueue>)>,
+    ) -> Made<Self> {
         let pd = device.alloc_pd();
         let cq = device.create_cq(256)?;
         let mr = pd.register(vec![0; ROOM], RIGHTS)?;
-        let xrcd = device.alloc_xrcd();
-        let srq = match way {
-            Way::Shared => Some(pd.create_srq(DEPTH, 1)?),
-            Way::Xrc if is_far => Some(pd.create_xrc_srq(&xrcd, &cq, DEPTH, 1)?),
-            _ => None,
-        };
-        let qp = if way == Way::Xrc && is_far {
-            xrcd.create_target()?
-        } else {
-            let builder = pd.create_qp(way.qp_type(), &cq, &cq);
-            let builder = srq.iter().fold(builder, QpBuilder::srq);
-            builder.max_send_wr(DEPTH).max_recv_wr(DEPTH).signal_all().build()?
-        };
         let window = pd.alloc_mw(MwType::Type2)?;
+        let (qp, srq) = queue_pair(&pd, &cq)?;
         Ok(Self { pd, cq, mr, qp, srq, window })
     }
 
-    fn connect(self, peer: driver_shim::Endpoint, options: &ConnectOptions) -> Made<End> {
-        Ok(End {
-            qp: self.qp.connect(peer, options)?,
-            cq: self.cq,
-            mr: self.mr,
-            srq: self.srq,
-            peer: None,
-            remote_srqn: None,
-            window: self.window,
-        })
+    fn connect(self, to: Endpoint, options: &ConnectOptions, peer: Peer) -> Made<End> {
+        let Self { cq, mr, qp, srq, window, .. } = self;
+        Ok(End { qp: qp.connect(to, options)?, cq, mr, peer, srq, window })
     }
 
-    fn with_peer(self, peer: driver_shim::Endpoint) -> Made<End> {
-        let qp = self.qp.activate(QKEY)?;
-        let addr = AddressVector { dgid: peer.gid, sgid_index: 1, ..AddressVector::default() };
-        let ah = self.pd.create_ah(addr)?;
-        Ok(End {
-            qp,
-            cq: self.cq,
-            mr: self.mr,
-            srq: None,
-            peer: Some((ah, peer.qpn)),
-            remote_srqn: None,
-            window: self.window,
-        })
+    /// Readies it for datagrams, to `to`.
+    fn activate(self, to: Endpoint) -> Made<End> {
+        let Self { pd, cq, mr, qp, srq, window } = self;
+        let addr = AddressVector { dgid: to.gid, sgid_index: 1, ..AddressVector::default() };
+        let peer = Peer::Datagram(pd.create_ah(addr)?, to.qpn);
+        Ok(End { qp: qp.activate(QKEY)?, cq, mr, peer, srq, window })
     }
+}
+
+fn builder(pd: &ProtectionDomain, cq: &CompletionQueue, way: Way) -> QpBuilder {
+    pd.create_qp(way.qp_type(), cq, cq).max_send_wr(DEPTH).max_recv_wr(DEPTH).signal_all()
 }

@@ -16,9 +16,9 @@ pub(super) enum Way {
     Ud,
     /// A reliable connection, through memory windows.
     Window,
-    /// A reliable connection whose receives come from a shared queue.
-    Shared,
-    /// XRC, from an initiator to the shared receive queue of a target.
+    /// A reliable connection with a shared receive queue.
+    Srq,
+    /// An XRC initiator and target.
     Xrc,
 }
 
@@ -26,24 +26,27 @@ impl Way {
     /// Type of the queue pair that sends.
     pub(super) const fn qp_type(self) -> QpType {
         match self {
-            Self::Rc | Self::Window | Self::Shared => QpType::Rc,
+            Self::Rc | Self::Window | Self::Srq => QpType::Rc,
+            Self::Xrc => QpType::XrcIni,
             Self::Uc => QpType::Uc,
             Self::Ud => QpType::Ud,
-            Self::Xrc => QpType::XrcIni,
         }
     }
 
     /// How its transport is called.
     pub(super) const fn transport(self) -> &'static str {
-        if matches!(self, Self::Xrc) { "XRC" } else { self.qp_type().name() }
+        match self {
+            Self::Xrc => "XRC",
+            _ => self.qp_type().name(),
+        }
     }
 
     /// What the names of its operations begin with.
     const fn prefix(self) -> &'static str {
         match self {
             Self::Rc | Self::Uc | Self::Ud | Self::Xrc => "",
+            Self::Srq => "SRQ_",
             Self::Window => "MW_",
-            Self::Shared => "SRQ_",
         }
     }
 
@@ -129,9 +132,9 @@ pub(super) fn trials() -> Vec<Trial> {
     // What nothing holds back has to fit a socket's buffer.
     add(Way::Uc, &Op::MESSAGES[..4], &SIZES[..6]);
     add(Way::Ud, &Op::MESSAGES[..2], &SIZES[..5]);
+    add(Way::Xrc, &Op::MESSAGES, &[0, 1, 33, 4096, 65_536]);
+    add(Way::Xrc, &Op::ATOMICS, &[1, 16, 128]);
+    add(Way::Srq, &[Op::Send, Op::SendImm, Op::WriteImm], &[0, 1, 33, 4096, 65_536]);
     add(Way::Window, &[Op::Write, Op::Read, Op::SendInv], &[1, 4096, 65_536]);
-    add(Way::Shared, &[Op::Send, Op::SendImm, Op::WriteImm], &[1, 4096, 65_536]);
-    add(Way::Xrc, &Op::MESSAGES, &[1, 4096, 65_536]);
-    add(Way::Xrc, &Op::ATOMICS, &[1, 16]);
     rows
 }

@@ -27,11 +27,11 @@ pub(super) fn table(
             address(b)
         )?;
         writeln!(out)?;
-        writeln!(out, "operation         QP      bytes  operations    time         throughput    result")?;
+        writeln!(out, "operation           QP      bytes  operations    time         throughput    result")?;
         for row in rows {
             writeln!(
                 out,
-                "{:<16} {:>3}  {:>9}  {:>10}  {:>9.1} us  {:>8.3} Gbit/s   {}",
+                "{:<18} {:>3}  {:>9}  {:>10}  {:>9.1} us  {:>8.3} Gbit/s   {}",
                 row.trial.name(),
                 row.trial.way.transport(),
                 row.bytes,
