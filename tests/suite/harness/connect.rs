@@ -30,7 +30,7 @@ impl Default for Conn {
             max_rd_atomic: 4,
             max_dest_rd_atomic: 4,
             psns: [0x00_1000, 0xAB_CDEF],
-            access: Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC,
+            access: Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC | Access::FLUSH_GLOBAL,
         }
     }
 }

@@ -38,6 +38,12 @@ pub(crate) enum PlannedOp {
         word: u32,
         add: u64,
     },
+    /// Eight bytes to the peer's sink, at this offset.
+    AtomicWrite {
+        at: u32,
+    },
+    /// Of all of the peer's sink.
+    Flush,
 }
 
 /// One message of a plan.
@@ -84,15 +90,22 @@ fn message(mix: Mix, n: usize, rng: &mut Pcg64) -> Planned {
         6..=8 => PlannedOp::Read { at: below(rng, SOURCE_LEN - len + 1) },
         _ => {
             let word = below(rng, WORDS);
-            match below(rng, 2) {
+            match below(rng, 4) {
                 // Small numbers, so that comparisons are met now and then.
                 0 => PlannedOp::CmpSwap { word, compare: below(rng, 4).into(), swap: below(rng, 4).into() },
-                _ => PlannedOp::FetchAdd { word, add: rng.next_u64() >> below(rng, 64) },
+                1 => PlannedOp::FetchAdd { word, add: rng.next_u64() >> below(rng, 64) },
+                2 => PlannedOp::AtomicWrite { at: below(rng, SINK_LEN / 8) * 8 },
+                _ => PlannedOp::Flush,
             }
         }
     };
-    let len = if matches!(op, PlannedOp::CmpSwap { .. } | PlannedOp::FetchAdd { .. }) { 8 } else { len };
-    let takes_data = matches!(op, PlannedOp::Send { .. } | PlannedOp::Write { .. });
+    let len = match op {
+        PlannedOp::CmpSwap { .. } | PlannedOp::FetchAdd { .. } | PlannedOp::AtomicWrite { .. } => 8,
+        PlannedOp::Flush => 0,
+        _ => len,
+    };
+    let takes_data =
+        matches!(op, PlannedOp::Send { .. } | PlannedOp::Write { .. } | PlannedOp::AtomicWrite { .. });
     Planned {
         op,
         pieces: if takes_data { pieces(len, rng) } else { Vec::new() },
@@ -167,7 +180,7 @@ impl Model {
     /// Executes a message whose data come from `source`; gives the value found by an atomic.
     pub(crate) fn execute(&mut self, message: &Planned, source: &[u8]) -> Option<u64> {
         match message.op {
-            PlannedOp::Write { at, .. } => {
+            PlannedOp::Write { at, .. } | PlannedOp::AtomicWrite { at } => {
                 let data = gathered(message, source);
                 self.sink[at as usize..at as usize + data.len()].copy_from_slice(&data);
                 None
@@ -186,7 +199,7 @@ impl Model {
                 *word = original.wrapping_add(add);
                 Some(original)
             }
-            PlannedOp::Send { .. } | PlannedOp::Read { .. } => None,
+            PlannedOp::Send { .. } | PlannedOp::Read { .. } | PlannedOp::Flush => None,
         }
     }
 }

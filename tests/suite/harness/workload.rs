@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use qp::{MrInfo, QpCap, RecvWr, SendFlags, SendOp, SendWr, Sge};
+use qp::{MrInfo, Placement, QpCap, RecvWr, SendFlags, SendOp, SendWr, Sge};
 use rand_pcg::Pcg64;
 use transport::{Access, Completion, WcOpcode, WcStatus};
 use wire::{Duration, Instant};
@@ -70,7 +70,11 @@ impl Regions {
         let slots = |n: usize| vec![0; n * SLOT as usize];
         Self {
             source: world.register(host, source.to_vec(), Access::REMOTE_READ),
-            sink: world.register(host, Model::new().sink, local | Access::REMOTE_WRITE),
+            sink: world.register(
+                host,
+                Model::new().sink,
+                local | Access::REMOTE_WRITE | Access::FLUSH_GLOBAL,
+            ),
             words: world.register(host, vec![0; plan::WORDS as usize * 8], local | Access::REMOTE_ATOMIC),
             landing: world.register(host, slots(depths.sends), local),
             receive: world.register(host, slots(depths.receives), local),
@@ -175,6 +179,10 @@ impl Side {
                 let (va, rkey) = word_at(word);
                 SendOp::FetchAdd { va, rkey, add }
             }
+            PlannedOp::AtomicWrite { at: offset } => {
+                SendOp::AtomicWrite { va: at(sink, offset), rkey: sink.rkey }
+            }
+            PlannedOp::Flush => SendWr::flush_region(0, sink.rkey, Placement::GLOBAL).op,
         };
         let wr_id = self.posted as u64;
         let mut wr = if message.inline {
@@ -214,6 +222,8 @@ impl Side {
             let opcode = match message.op {
                 PlannedOp::Send { .. } => WcOpcode::Send,
                 PlannedOp::Write { .. } => WcOpcode::RdmaWrite,
+                PlannedOp::AtomicWrite { .. } => WcOpcode::AtomicWrite,
+                PlannedOp::Flush => WcOpcode::Flush,
                 PlannedOp::Read { at } => {
                     let right = &peer_source[at as usize..(at + message.len) as usize];
                     assert!(landed() == right, "wrong bytes from READ {n}");
