@@ -82,7 +82,7 @@ impl Engines {
 
     /// The numbers of repeats have changed.
     pub(crate) fn reload_retries(&mut self, params: &RcParams) {
-        if let Self::Rc(requester, _) = self {
+        if let Self::Rc(requester, _) | Self::XrcIni(requester) = self {
             requester.reload_retries(params);
         }
     }

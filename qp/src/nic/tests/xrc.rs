@@ -368,6 +368,18 @@ fn a_queue_whose_completions_overrun_ends_the_target() {
     assert_eq!((b.state(), b.events()), (QpState::Err, events.to_vec()));
 }
 
+#[test]
+fn a_new_retry_count_holds_for_what_an_initiator_has_begun() {
+    let (mut a, _, shared) = one();
+    a.send(SendWr::send(1, &[a.sge(0, 8)]).for_srq(shared.srqn).signaled());
+    a.transmit();
+    a.go(QpState::Sqd);
+    a.modify(QpState::Sqd, &QpAttr { retry_cnt: 0, ..QpAttr::default() }, AttrMask::RETRY_CNT);
+    let now = a.nic.poll_timeout().unwrap();
+    a.nic.handle_timeout(now);
+    assert_eq!(statuses(&a.sends_done()), [(1, WcStatus::RetryExcErr)]);
+}
+
 /// Rule R-RSP-63.
 #[test]
 fn each_has_one_half_only() {
