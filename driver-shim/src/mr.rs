@@ -114,12 +114,14 @@ impl MemoryRegion {
     /// # Errors
     /// Where `range` is not inside, or longer than a work request can say (4 GiB).
     pub fn slice(&self, range: Range<usize>) -> Result<Sge, MrError> {
+        let info = self.info();
         let length = range.end.checked_sub(range.start).and_then(|length| u32::try_from(length).ok());
         match length {
-            Some(length) if range.end <= self.len() => {
-                Ok(Sge { addr: self.addr_at(range.start), length, lkey: self.lkey() })
+            Some(length) if range.end <= info.length => {
+                let addr = info.addr.wrapping_add(range.start as u64);
+                Ok(Sge { addr, length, lkey: info.lkey })
             }
-            _ => Err(MrError::OutOfBounds { offset: range.start, end: range.end, length: self.len() }),
+            _ => Err(MrError::OutOfBounds { offset: range.start, end: range.end, length: info.length }),
         }
     }
 
