@@ -17,7 +17,7 @@ pub enum LocalOp {
     },
     /// REG_MR: a region made for fast registration gets an address, a length and rights.
     Register {
-        /// Its key now.
+        /// The key it was given when it was made.
         mr: LKey,
         /// Low byte of its key from then on.
         variant: u8,
@@ -30,7 +30,7 @@ pub enum LocalOp {
     },
     /// BIND_MW: a window opens on part of a region.
     Bind {
-        /// The window's key now.
+        /// The key the window was given when it was made.
         mw: RKey,
         /// Low byte of its key from then on.
         variant: u8,

@@ -253,7 +253,7 @@ impl Responder {
                 if self.is_queued(psn, ctx.params) {
                     return Err(DropReason::DuplicatePending);
                 }
-                self.replies.push_back(Reply::Atomic { psn, original, msn: self.msn, repeat: true });
+                self.queue_repeat(ctx.params, Reply::Atomic { psn, original, msn: self.msn, repeat: true });
                 Ok(())
             }
             // The domain that its memory would have to be of has gone with the queue.
@@ -268,18 +268,15 @@ impl Responder {
                 if self.is_queued(psn, ctx.params) {
                     return Err(DropReason::DuplicatePending);
                 }
+                let (via, need) = (ctx.params.via(), Access::REMOTE_READ);
+                if len > 0 && ctx.memory.check_remote(via, rkey, va, u64::from(len), need).is_err() {
+                    return Err(DropReason::DuplicateUnknown);
+                }
                 // Rule R-RSP-30.
                 let first = !ctx.params.behaviour.goes_on_with_reads || self.replay.begins_read(psn);
-                self.replies.push_back(Reply::Read {
-                    psn,
-                    via: ctx.params.via(),
-                    va,
-                    rkey,
-                    remaining: len,
-                    first,
-                    msn: self.msn,
-                    repeat: true,
-                });
+                let msn = self.msn;
+                let again = Reply::Read { psn, via, va, rkey, remaining: len, first, msn, repeat: true };
+                self.queue_repeat(ctx.params, again);
                 Ok(())
             }
             Kind::AtomicWrite if self.replay.atomic_write(psn) => self.repeat_done(ctx, psn),
@@ -293,7 +290,7 @@ impl Responder {
         if self.is_queued(psn, ctx.params) {
             return Err(DropReason::DuplicatePending);
         }
-        self.replies.push_back(Reply::done(psn, self.msn, true));
+        self.queue_repeat(ctx.params, Reply::done(psn, self.msn, true));
         Ok(())
     }
 
@@ -535,7 +532,7 @@ impl Responder {
         self.epsn = psn.wrapping_add(1);
         self.msn = self.msn.next();
         self.replay.remember_flush(psn);
-        self.replies.push_back(Reply::done(psn, self.msn, true));
+        self.queue_flushed(psn);
         Ok(Outcome::Answered)
     }
 

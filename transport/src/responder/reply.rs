@@ -29,11 +29,12 @@ impl Responder {
     /// Length of the next answer to send, BTH to ICRC.
     pub fn prepare(&mut self, ctx: &mut Ctx<'_>) -> Option<usize> {
         let mtu = ctx.params.mtu_bytes();
-        if let Some(&Reply::Read { via, va, rkey, remaining, .. }) = self.replies.front() {
+        while let Some(&Reply::Read { via, va, rkey, remaining, .. }) = self.replies.front() {
             let len = u64::from(remaining.min(mtu));
-            if len > 0 && ctx.memory.check_remote(via, rkey, va, len, Access::REMOTE_READ).is_err() {
-                self.refuse_read(ctx);
+            if len == 0 || ctx.memory.check_remote(via, rkey, va, len, Access::REMOTE_READ).is_ok() {
+                break;
             }
+            self.lose_read(ctx);
         }
         self.replies.front().map(|reply| {
             let (operation, payload) = reply.shape(mtu);
@@ -70,7 +71,7 @@ impl Responder {
                 }
                 let out = &mut body[at..at + payload as usize];
                 if !out.is_empty() && ctx.memory.read_remote(*via, *rkey, *va, out).is_err() {
-                    self.refuse_read(ctx);
+                    self.lose_read(ctx);
                     return false;
                 }
                 // Rule R-RSP-29.
@@ -91,9 +92,14 @@ impl Responder {
     }
 
     /// The memory of the READ that is being answered has gone: a NAK takes the place of its next response, and
-    /// of all that was to follow (rule R-RSP-31).
-    fn refuse_read(&mut self, ctx: &mut Ctx<'_>) {
-        let Some(&Reply::Read { psn, msn, .. }) = self.replies.front() else { return };
+    /// of all that was to follow (rule R-RSP-31). Not so where the READ is a repeat: its requester may have had
+    /// the answer long ago, and given the memory back since (rule R-RSP-5).
+    fn lose_read(&mut self, ctx: &mut Ctx<'_>) {
+        let Some(&Reply::Read { psn, msn, repeat, .. }) = self.replies.front() else { return };
+        if repeat {
+            self.replies.pop_front();
+            return;
+        }
         let syndrome = Syndrome::Nak(NakCode::RemoteAccessError);
         self.replies.clear();
         self.replies.push_back(Reply::Ack { psn, syndrome, msn });
@@ -116,6 +122,31 @@ impl Responder {
         let last_word = matches!(syndrome, Syndrome::Nak(code) if code != NakCode::PsnSequenceError);
         if last_word || self.replies.len() < MAX_REPLIES {
             self.replies.push_back(Reply::Ack { psn, syndrome, msn });
+        }
+    }
+
+    /// Queues the answer to a repeat before those to later requests, so that these do not pass it over, and in
+    /// place of what is left of an earlier answer that it says again (rule R-RSP-50).
+    pub(super) fn queue_repeat(&mut self, params: &RcParams, mut reply: Reply) {
+        if let Reply::Read { psn, remaining, repeat, .. } = &mut reply {
+            let (from, span) = (*psn, params.packets(*remaining));
+            self.replies.retain(|other| {
+                let &Reply::Read { psn, remaining, repeat: counted_out, .. } = other else { return true };
+                let skipped = psn.steps_from(from);
+                let said_again = skipped < span && params.packets(remaining) <= span - skipped;
+                *repeat &= !said_again || counted_out;
+                !said_again
+            });
+        }
+        let later = self.replies.iter().position(|other| other.psn().diff(reply.psn()) > 0);
+        self.replies.insert(later.unwrap_or(self.replies.len()), reply);
+    }
+
+    /// Queues the answer to a FLUSH. No READ resource bounds how many wait; one that is lost is asked for again
+    /// (rules R-RSP-48 and R-RSP-60).
+    pub(super) fn queue_flushed(&mut self, psn: Psn) {
+        if self.replies.len() < MAX_REPLIES {
+            self.replies.push_back(Reply::done(psn, self.msn, true));
         }
     }
 

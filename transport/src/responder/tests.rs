@@ -236,9 +236,28 @@ fn a_repeated_read_whose_answer_waits_is_not_answered_twice() {
     assert_eq!(end.take(&read_request(101, 256, 344)), Err(DropReason::DuplicatePending));
     end.take(&read_request(100, 0, 600)).unwrap();
     let psns: Vec<_> = end.replies().iter().map(|p| p.bth.psn().value()).collect();
-    assert_eq!(psns, [101, 102, 100, 101, 102]);
+    assert_eq!(psns, [100, 101, 102]);
     end.take(&fetch_add(103, 0, 1)).unwrap();
     assert_eq!(end.take(&fetch_add(103, 0, 1)), Err(DropReason::DuplicatePending));
+}
+
+/// Rules R-RSP-50, R-RSP-28: an answer that passed over one that is missing would be in vain.
+#[test]
+fn what_a_repeat_asks_for_comes_before_what_was_asked_for_later() {
+    let mut end = End::with(|p| p.max_dest_rd_atomic = 8);
+    end.post_recv(0, 10);
+    end.take_all(&[read_request(100, 0, 8), fetch_add(101, 8, 1), read_request(102, 0, 300)]);
+    for _ in 0..3 {
+        end.reply().unwrap();
+    }
+    end.take_all(&[fetch_add(104, 16, 1), plain(Op::SendOnly, 105, 1)]);
+    // The middle of the READ is under way when the peer goes back to the first request, and asks for all again.
+    end.take(&read_request(100, 0, 8)).unwrap();
+    end.take(&fetch_add(101, 8, 1)).unwrap();
+    end.take(&read_request(102, 0, 300)).unwrap();
+    assert_eq!(end.take(&fetch_add(104, 16, 1)), Err(DropReason::DuplicatePending));
+    let psns: Vec<_> = end.replies().iter().map(|p| p.bth.psn().value()).collect();
+    assert_eq!(psns, [100, 101, 102, 103, 104, 105]);
 }
 
 /// Rules R-RSP-6, R-RSP-27.

@@ -116,6 +116,19 @@ fn a_repeated_flush_is_answered_and_displaces_no_atomic() {
     assert_eq!(end.take(&atomic_write(101, 0, [1; 8])), Err(DropReason::DuplicateUnknown));
 }
 
+/// Rules R-RSP-48, R-RSP-60: a peer that takes no answers cannot make them pile up; what was lost can be had again.
+#[test]
+fn a_flood_of_flushes_does_not_pile_up_answers() {
+    let mut end = End::with(|_| {});
+    for psn in 100..1100 {
+        end.take(&flush(psn, 1, false, 8)).unwrap();
+    }
+    assert_eq!(end.replies().len(), 512);
+    assert_eq!((end.responder.expected_psn(), end.ram.flushed.len()), (Psn::new(1100), 1000));
+    end.take(&flush(1099, 1, false, 8)).unwrap();
+    assert_eq!(end.shown_replies(), ["READ_RESP_ONLY psn=1099 ack msn=1000 len=0"]);
+}
+
 /// Rules R-MEM-13, R-WIR-20.
 #[test]
 fn a_send_with_invalidate_gives_the_key_back() {

@@ -380,14 +380,22 @@ fn memory_that_goes_within_a_read_puts_a_nak_in_place_of_the_rest() {
     assert_eq!(end.responder.msn(), Msn::new(2));
 }
 
+/// Rules R-RSP-5, R-MEM-12: the requester had its answer, or it would not have let the memory go.
 #[test]
-fn memory_that_went_refuses_a_repeated_read_as_well() {
+fn memory_that_went_ends_no_connection_for_a_repeated_read() {
     let mut end = fresh();
-    end.take(&read_request(100, 0, 8)).unwrap();
+    end.post_recv(0, 10);
+    end.take(&read_request(100, 0, 600)).unwrap();
     end.replies();
+    end.take(&read_request(101, 256, 344)).unwrap();
+    assert_eq!(end.reply().unwrap().bth.psn(), Psn::new(101));
     end.ram.remove(KEY);
-    end.take(&read_request(100, 0, 8)).unwrap();
-    assert_eq!(end.shown_replies(), ["ACK psn=100 nak=remote_access msn=1"], "F3");
+    assert_eq!(end.take(&read_request(100, 0, 600)), Err(DropReason::DuplicateUnknown), "F3");
+    assert_eq!(end.shown_replies(), [""; 0], "nor is the rest of one that was under way answered");
+    end.ram.add(KEY, BASE, ALL, vec![0; SIZE]);
+    end.take(&plain(Op::SendOnly, 103, 1)).unwrap();
+    assert_eq!(end.shown_replies(), ["ACK psn=103 ack msn=2"]);
+    assert!(!end.out.fatal);
 }
 
 /// Rule R-RSP-9: of several faults the first in the order of the steps decides.
