@@ -2,7 +2,7 @@
 //!
 //! Two locks make it: `io` is held for a whole pass and taken with a try, so that a second caller goes on
 //! with its own business, having noted that another pass is wanted, which whoever lets go of `io` makes;
-//! `nic` is held only while the NIC itself works, never across a system call.
+//! `nic` is held only while the NIC itself works, never across a system call that can block.
 //! A background thread runs passes while the program does not: it spins a moment after work, then blocks. A
 //! pass of the program that did something wakes it, since there may be timers now that it does not know of.
 
@@ -318,8 +318,9 @@ impl Io {
         })
     }
 
-    /// Sends of what is left, the same bytes as before (rule R-REQ-30); returns how many packets are gone. Where there is no path any more all are, so that
-    /// the NIC repeats them until it gives up: its program learns from completions that nothing goes.
+    /// Sends of what is left, the same bytes as before (rule R-REQ-30); returns how many packets are gone. Where there
+    /// is no path any more all are, so that the NIC repeats them until it gives up: its program learns from completions
+    /// that nothing goes.
     fn send(&mut self) -> usize {
         if self.broken.is_none() {
             match self.backend.send_batch(&self.tx, self.sent) {

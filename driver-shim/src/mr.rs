@@ -48,8 +48,8 @@ impl MemoryRegion {
     }
 
     /// Registers it anew: in another domain, with other rights, with other memory at an address of the caller's
-    /// choice or the device's; what is `None` stays. Its keys are new ones from then on, for all clones. Memory that was
-    /// replaced comes back.
+    /// choice or the device's; what is `None` stays. Its keys are new ones from then on, for all clones. Memory that
+    /// was replaced comes back.
     ///
     /// # Errors
     /// Rights that do not go together, windows that are bound to it, a domain of another device. Then nothing has

@@ -208,8 +208,8 @@ impl MrTable {
         self.deregister(lkey)
     }
 
-    /// Changes what `change` says, under a new key; all or nothing (rule R-MEM-24). Gives the domain it was of, and the bytes
-    /// that others replaced.
+    /// Changes what `change` says, under a new key; all or nothing (rule R-MEM-24). Gives the domain it was of, and the
+    /// bytes that others replaced.
     pub(crate) fn reregister(
         &mut self,
         lkey: LKey,
@@ -402,7 +402,8 @@ impl Region {
 
 /// Where `range` begins within `size` bytes at `base`; 0 for the whole.
 ///
-/// Rules R-MEM-4, R-MEM-7, R-MEM-8 and R-RSP-47: there is no sum of two numbers that came from outside, so nothing can wrap.
+/// Rules R-MEM-4, R-MEM-7, R-MEM-8 and R-RSP-47: there is no sum of two numbers that came from outside, so nothing can
+/// wrap.
 fn offset(base: VirtAddr, size: u64, range: Option<(VirtAddr, u64)>) -> Result<u64, AccessError> {
     let Some((va, len)) = range else { return Ok(0) };
     let start = va.value().checked_sub(base.value()).ok_or(AccessError::OutOfBounds)?;

@@ -172,8 +172,8 @@ impl MrTable {
         if writes && !region.access.contains(Access::LOCAL_WRITE) {
             return Err(KeyError::NoLocalWrite);
         }
-        // Rule R-MEM-25: the region's other remote rights do not matter, a window gives its own. But who cannot have the region
-        // flushed cannot through a window either.
+        // Rule R-MEM-25: the region's other remote rights do not matter, a window gives its own. But who cannot have
+        // the region flushed cannot through a window either.
         let flush = access & (Access::FLUSH_GLOBAL | Access::FLUSH_PERSISTENT);
         let unknown = access.bits() & !Access::all().bits() & !OPTIONAL;
         if unknown != 0 || !region.access.contains(flush) {
