@@ -49,6 +49,9 @@ pub enum MrError {
     /// The key table is full.
     #[error("the device has no memory key left")]
     TableFull,
+    /// The machine does not give so many bytes.
+    #[error("{0} bytes for a region are more than there is memory")]
+    NoMemory(usize),
     /// No region has this key.
     #[error("no memory region has key {0}")]
     NoSuchKey(LKey),
@@ -86,7 +89,7 @@ impl MrError {
     #[must_use]
     pub const fn errno(&self) -> i32 {
         match self {
-            Self::TableFull => 12,
+            Self::TableFull | Self::NoMemory(_) => 12,
             Self::WindowsBound(_) => 16,
             _ => 22,
         }

@@ -193,6 +193,7 @@ impl SendWr {
     }
 
     /// A SEND after which the peer's key `rkey` is valid no more: one of a fast-registered region or type 2 window.
+    /// Fence it behind a READ of that key: the READ may still be under way when the key goes (rule R-REQ-10).
     #[must_use]
     pub fn send_inv(wr_id: u64, sges: &[Sge], rkey: RKey) -> Self {
         Self::new(wr_id, SendOp::SendInv { rkey }, sges)

@@ -107,6 +107,7 @@ fn all() -> Vec<(&'static str, Vec<Case>)> {
         mr(MrError::NoSuchKey(LKey::new(1)), EINVAL),
         mr(MrError::OutOfBounds { offset: 1, end: 2, length: 1 }, EINVAL),
         mr(MrError::TableFull, ENOMEM),
+        mr(MrError::NoMemory(1), ENOMEM),
         mr(MrError::NoSuchWindow(RKey::new(1)), EINVAL),
         mr(MrError::WindowsBound(2), EBUSY),
         mr(MrError::FastRegistered, EINVAL),

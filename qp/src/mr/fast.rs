@@ -8,6 +8,8 @@ use super::{Entry, Kind, MrError, MrInfo, MrTable, Region, check_access};
 impl MrTable {
     /// Makes a region of `capacity` zero bytes that nobody can use before a work request registers it.
     pub(crate) fn alloc_fast(&mut self, pd: PdId, capacity: usize) -> Result<MrInfo, MrError> {
+        // Asked for first, since zeroed memory, which costs nothing until it is touched, cannot be refused politely.
+        Vec::<u8>::new().try_reserve_exact(capacity).map_err(|_| MrError::NoMemory(capacity))?;
         let addr = VirtAddr::new(0);
         let region = Region {
             pd,

@@ -200,3 +200,11 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_region_larger_than_the_machine_is_refused() {
+    let mut table = MrTable::new();
+    for capacity in [usize::MAX, 1 << 62] {
+        assert_eq!(table.alloc_fast(PD, capacity), Err(MrError::NoMemory(capacity)));
+    }
+}

@@ -13,7 +13,7 @@ pub enum MwType {
     Type1 = 1,
     /// Bound by a send work request for one queue pair and its domain (what the specification calls 2B; a
     /// program made for 2A, where the domain does not count, finds all it needs). Bound again only after it was
-    /// invalidated.
+    /// invalidated. An XRC target binds none, so no peer reaches one through it.
     Type2 = 2,
 }
 

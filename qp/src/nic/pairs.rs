@@ -117,7 +117,8 @@ impl Nic {
         self.qps.get(qpn).map(|pair| (pair.attr, pair.init))
     }
 
-    /// Ends a queue pair; its completions that were not polled go with it.
+    /// Ends a queue pair; its completions that were not polled go with it. Those of an XRC target stay, in the
+    /// queues of the shared receive queues it used.
     ///
     /// # Errors
     /// Where it does not exist, or is a member of a multicast group.
