@@ -1,5 +1,5 @@
 //! Field cases F10 to F20: reliability, as real peers have met it. A hand-made peer where the packets themselves are
-//! the case, two NICs where only the outcome is. (F15 is about what the analyser says of a capture.)
+//! the case, two NICs where only the outcome is.
 
 use qp::{AttrMask, QpAttr, RecvWr, SendWr, Sge};
 use trace::{Summary, dissect};
@@ -312,6 +312,23 @@ fn f14_a_receive_posted_after_three_milliseconds_is_in_time_for_six_retries() {
         let counters = world.nic(a).counters();
         assert_eq!((counters.rnr_nak_retry_err, counters.local_ack_timeout_err), (3, 0));
     }
+}
+
+// ---- F15 ----
+
+#[test]
+fn f15_a_timer_that_was_never_set_costs_the_longest_wait() {
+    let mut lone = Lone::new(Conn { min_rnr_timer: 0, ..Conn::default() });
+    lone.inject(&[send_only(&lone, 0)]);
+    let answers = answers(&lone.sent());
+    assert_eq!((answers.len(), answers[0].0, answers[0].1.byte()), (1, 0, 0x20));
+    // A requester that is told so waits for all of it.
+    lone.post(SendWr::send(0, &[lone.sge(0, 16)]));
+    assert_eq!(lone.sent().len(), 1);
+    let start = lone.now;
+    lone.inject(&[rnr(&lone, 0, 0)]);
+    let sent = lone.pass(Duration::from_millis(656));
+    assert_eq!((sent.len(), sent[0].0 - start), (1, Duration::from_micros(655_360)));
 }
 
 // ---- F16 ----
