@@ -14,6 +14,7 @@ pub mod drop;
 #[cfg(test)]
 mod kit;
 pub mod local;
+mod message;
 #[cfg(test)]
 mod pair_tests;
 pub mod params;

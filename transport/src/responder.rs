@@ -8,18 +8,19 @@ use std::collections::VecDeque;
 
 use wire::ext::Xrceth;
 use wire::opcode::Kind;
-use wire::{Msn, NakCode, Operation, Packet, Psn, RKey, Srqn, Syndrome, VirtAddr};
+use wire::{Msn, NakCode, Operation, Packet, Psn, Srqn, Syndrome};
 
-use crate::completion::{Completion, WcOpcode, WcStatus, fail_receive};
+use crate::completion::{WcOpcode, WcStatus, fail_receive};
 use crate::drop::DropReason;
 use crate::local::LocalOp;
+use crate::message::{Message, SendError, Write, complete_receive};
 use crate::params::RcParams;
 use crate::ports::{Access, AccessError, AtomicOp, Ctx, RecvQueue};
 use crate::replay::{Answer, Replay};
 use crate::segment::length_fits;
-use crate::sge::scatter;
 use crate::wqe::{Placement, RecvWqe};
 
+mod repeat;
 mod reply;
 #[cfg(test)]
 mod tests;
@@ -46,14 +47,6 @@ pub struct Responder {
     failed: bool,
 }
 
-/// The message that is arriving.
-#[derive(Debug)]
-enum Message {
-    None,
-    Send { wqe: RecvWqe, received: u64 },
-    Write { va: VirtAddr, rkey: RKey, remaining: u32, total: u32 },
-}
-
 /// Whether the peer has been told to go back (rules R-RSP-2 and R-RSP-3).
 #[derive(Debug, PartialEq, Eq)]
 enum Gap {
@@ -77,10 +70,16 @@ impl Refusal {
 }
 
 impl Refusal {
-    /// A SEND that its receive cannot hold (rule R-RSP-14).
-    const fn too_long(params: &RcParams) -> Self {
-        let (nak, status) = params.behaviour.send_too_long;
-        Self { nak, status }
+    /// A SEND that is not put in its receive; one that the receive cannot hold by rule R-RSP-14.
+    const fn of_send(params: &RcParams, error: SendError) -> Self {
+        match error {
+            SendError::NoSend => Self::INVALID,
+            SendError::TooLong => {
+                let (nak, status) = params.behaviour.send_too_long;
+                Self { nak, status }
+            }
+            SendError::Local => Self::LOCAL,
+        }
     }
 
     /// A READ or WRITE that is longer than any message (rule R-WIR-31).
@@ -144,10 +143,7 @@ impl Responder {
 
     /// Gives back the receive work request of a message that will not be finished.
     pub fn take_unfinished(&mut self) -> Option<RecvWqe> {
-        match core::mem::replace(&mut self.message, Message::None) {
-            Message::Send { wqe, .. } => Some(wqe),
-            _ => None,
-        }
+        self.message.end()
     }
 
     /// Forgets answers; used when the queue pair is reset or destroyed.
@@ -235,65 +231,6 @@ impl Responder {
         Ok(())
     }
 
-    /// A packet of the past: it is answered again, never executed again (rules R-RSP-4 to R-RSP-7).
-    fn on_duplicate(
-        &mut self,
-        ctx: &mut Ctx<'_>,
-        recv: &dyn RecvQueue,
-        packet: &Packet<'_>,
-        psn: Psn,
-    ) -> Result<(), DropReason> {
-        match packet.info().kind {
-            Kind::Send | Kind::Write => {
-                self.queue_ack(ctx.params, self.epsn.wrapping_sub(1), Syndrome::ACK);
-                Ok(())
-            }
-            Kind::Atomic => {
-                let original = self.replay.atomic(psn).ok_or(DropReason::DuplicateUnknown)?;
-                if self.is_queued(psn, ctx.params) {
-                    return Err(DropReason::DuplicatePending);
-                }
-                self.queue_repeat(ctx.params, Reply::Atomic { psn, original, msn: self.msn, repeat: true });
-                Ok(())
-            }
-            // The domain that its memory would have to be of has gone with the queue.
-            Kind::Read if recv.is_missing() => Err(DropReason::DuplicateUnknown),
-            Kind::Read => {
-                let reth = packet.reth().ok_or(DropReason::Malformed)?;
-                let (va, rkey, len) = (reth.va(), reth.rkey(), reth.dma_len());
-                if len > MAX_MESSAGE || !self.replay.covers_read(psn, ctx.params.packets(len), va, rkey, len)
-                {
-                    return Err(DropReason::DuplicateUnknown);
-                }
-                if self.is_queued(psn, ctx.params) {
-                    return Err(DropReason::DuplicatePending);
-                }
-                let (via, need) = (ctx.params.via(), Access::REMOTE_READ);
-                if len > 0 && ctx.memory.check_remote(via, rkey, va, u64::from(len), need).is_err() {
-                    return Err(DropReason::DuplicateUnknown);
-                }
-                // Rule R-RSP-30.
-                let first = !ctx.params.behaviour.goes_on_with_reads || self.replay.begins_read(psn);
-                let msn = self.msn;
-                let again = Reply::Read { psn, via, va, rkey, remaining: len, first, msn, repeat: true };
-                self.queue_repeat(ctx.params, again);
-                Ok(())
-            }
-            Kind::AtomicWrite if self.replay.atomic_write(psn) => self.repeat_done(ctx, psn),
-            Kind::Flush if self.replay.flush(psn) => self.repeat_done(ctx, psn),
-            _ => Err(DropReason::DuplicateUnknown),
-        }
-    }
-
-    /// Answers an ATOMIC WRITE or FLUSH again (rule R-RSP-6).
-    fn repeat_done(&mut self, ctx: &Ctx<'_>, psn: Psn) -> Result<(), DropReason> {
-        if self.is_queued(psn, ctx.params) {
-            return Err(DropReason::DuplicatePending);
-        }
-        self.queue_repeat(ctx.params, Reply::done(psn, self.msn, true));
-        Ok(())
-    }
-
     fn execute(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -318,7 +255,7 @@ impl Responder {
         let fits = match self.message {
             Message::None => info.position.starts(),
             Message::Send { .. } => info.kind == Kind::Send && !info.position.starts(),
-            Message::Write { .. } => info.kind == Kind::Write && !info.position.starts(),
+            Message::Write(_) => info.kind == Kind::Write && !info.position.starts(),
         };
         // Rule R-RSP-62: and all for one shared receive queue.
         if !fits || !info.position.starts() && srqn != self.srqn {
@@ -343,18 +280,10 @@ impl Responder {
         if ctx.params.behaviour.checks_lengths && !length_fits(ctx.params, packet) {
             return Err(Refusal::INVALID);
         }
-        let Message::Send { wqe, received } = &mut self.message else { return Err(Refusal::INVALID) };
-        let data = packet.payload();
-        let total = *received + data.len() as u64;
-        // Rule R-RSP-14.
-        if total > wqe.capacity() {
-            ctx.out.counters.resp_local_length_error += 1;
-            return Err(Refusal::too_long(ctx.params));
-        }
-        scatter(ctx.memory, wqe.pd, &wqe.sges, *received, data).map_err(|_| Refusal::LOCAL)?;
-        *received = total;
+        let placed = self.message.take_in(ctx, packet.payload());
+        let length = placed.map_err(|error| Refusal::of_send(ctx.params, error))?;
         if info.position.ends()
-            && let Some(wqe) = self.take_unfinished()
+            && let Some(wqe) = self.message.end()
         {
             self.msn = self.msn.next();
             if let Some(ieth) = packet.ieth() {
@@ -363,7 +292,6 @@ impl Responder {
                     return Ok(Outcome::BadKey(wqe));
                 }
             }
-            let length = u32::try_from(total).unwrap_or(u32::MAX);
             complete_receive(ctx, &wqe, WcOpcode::Recv, length, packet);
         }
         Ok(Outcome::Done)
@@ -393,48 +321,30 @@ impl Responder {
         if strict && !length_fits(ctx.params, packet) {
             return Err(Refusal::INVALID);
         }
-        let (va, rkey, remaining, total) = match (packet.reth(), &self.message) {
-            (Some(reth), _) => (reth.va(), reth.rkey(), reth.dma_len(), reth.dma_len()),
-            (None, &Message::Write { va, rkey, remaining, total }) => (va, rkey, remaining, total),
-            (None, _) => return Err(Refusal::INVALID),
-        };
-        // Rule R-RSP-13: the payloads add up to the announced length, exactly at the end.
+        let write = Write::of(packet, &self.message).ok_or(Refusal::INVALID)?;
         let length = u32::try_from(data.len()).map_err(|_| Refusal::INVALID)?;
-        let fits = match (strict, info.position.ends()) {
-            (true, true) => length == remaining,
-            (true, false) => length < remaining,
-            (false, _) => length == remaining.min(ctx.params.mtu_bytes()),
+        let ends = info.position.ends();
+        let fits = if strict {
+            write.adds_up(length, ends)
+        } else {
+            length == write.remaining.min(ctx.params.mtu_bytes())
         };
         if !fits {
             return Err(Refusal::INVALID);
         }
         if info.position.starts() {
             ctx.out.counters.rx_write_requests += 1;
-            // Rules F4 and R-RSP-23: without a byte to write, key and address say nothing. Rule R-RSP-15.
-            if total > 0 {
-                ctx.memory.check_remote(
-                    ctx.params.via(),
-                    rkey,
-                    va,
-                    u64::from(total),
-                    Access::REMOTE_WRITE,
-                )?;
-            }
+            write.check(ctx)?;
         }
-        if !data.is_empty() {
-            ctx.memory.write_remote(ctx.params.via(), rkey, va, data)?;
-        }
-        if info.position.ends() {
-            self.message = Message::None;
+        write.place(ctx, data)?;
+        self.message = write.after(length, ends);
+        if ends {
             self.msn = self.msn.next();
             if packet.imm_dt().is_some()
                 && let Some(wqe) = recv.take()
             {
-                complete_receive(ctx, &wqe, WcOpcode::RecvRdmaWithImm, total, packet);
+                complete_receive(ctx, &wqe, WcOpcode::RecvRdmaWithImm, write.total, packet);
             }
-        } else {
-            let va = va.wrapping_add(u64::from(length));
-            self.message = Message::Write { va, rkey, remaining: remaining - length, total };
         }
         Ok(Outcome::Done)
     }
@@ -509,7 +419,7 @@ impl Responder {
         self.msn = self.msn.next();
         self.replay.remember(psn, 1, Answer::AtomicWrite, ctx.params.max_dest_rd_atomic);
         self.open_reads += 1;
-        self.replies.push_back(Reply::done(psn, self.msn, false));
+        self.replies.push_back(Reply::Done { psn, msn: self.msn, repeat: false });
         Ok(Outcome::Answered)
     }
 
@@ -564,9 +474,4 @@ impl Responder {
         self.failed = true;
         ctx.out.fatal = true;
     }
-}
-
-fn complete_receive(ctx: &mut Ctx<'_>, wqe: &RecvWqe, opcode: WcOpcode, byte_len: u32, packet: &Packet<'_>) {
-    let wc = Completion::receive(wqe.wr_id, opcode, byte_len, packet, ctx.params.qpn, ctx.params.dest_qpn);
-    ctx.out.completions.push((wqe.side, wc));
 }

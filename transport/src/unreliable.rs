@@ -3,15 +3,15 @@
 use std::collections::VecDeque;
 
 use wire::opcode::{Kind, Transport};
-use wire::{Packet, Psn, RKey, VirtAddr};
+use wire::{Packet, Psn};
 
-use crate::completion::{Completion, WcOpcode, WcStatus, fail_receive};
+use crate::completion::{WcOpcode, WcStatus, fail_receive};
 use crate::drop::DropReason;
+use crate::message::{Message, SendError, Write, complete_receive};
 use crate::params::RcParams;
 use crate::ports::{Access, Ctx, RecvQueue, Side};
 use crate::responder::MAX_MESSAGE;
 use crate::segment::{NextPacket, length_fits};
-use crate::sge::scatter;
 use crate::wqe::{RecvWqe, SendFlags, SendOp, SendWqe};
 
 /// The sending half of an unreliable queue pair, connected or not: a request is done when its last packet is
@@ -142,25 +142,10 @@ impl Sender {
 #[derive(Debug)]
 pub struct Receiver {
     epsn: Psn,
+    /// None between messages, and within one that is dropped.
     message: Message,
     /// A receive whose message was dropped: the next message takes it.
     kept: Option<RecvWqe>,
-}
-
-#[derive(Debug)]
-enum Message {
-    /// Between messages, or within one that is dropped.
-    None,
-    Send {
-        wqe: RecvWqe,
-        received: u64,
-    },
-    Write {
-        va: VirtAddr,
-        rkey: RKey,
-        remaining: u32,
-        total: u32,
-    },
 }
 
 impl Receiver {
@@ -172,10 +157,7 @@ impl Receiver {
 
     /// Gives back the receive work request of a message that will not be finished.
     pub fn take_unfinished(&mut self) -> Option<RecvWqe> {
-        match core::mem::replace(&mut self.message, Message::None) {
-            Message::Send { wqe, .. } => Some(wqe),
-            _ => self.kept.take(),
-        }
+        self.message.end().or_else(|| self.kept.take())
     }
 
     /// Handles a packet of the peer, ICRC and addresses checked.
@@ -212,7 +194,7 @@ impl Receiver {
     /// Drops the message under way. Its receive waits for the next one (rule R-RSP-41); but one of a shared queue
     /// completes with `status`, since the next message may come to another queue pair (rule R-RSP-55).
     fn abandon(&mut self, ctx: &mut Ctx<'_>, recv: &dyn RecvQueue, status: WcStatus) {
-        let Message::Send { wqe, .. } = core::mem::replace(&mut self.message, Message::None) else { return };
+        let Some(wqe) = self.message.end() else { return };
         if recv.is_shared() {
             fail_receive(ctx, &wqe, status);
         } else {
@@ -238,30 +220,29 @@ impl Receiver {
             };
             self.message = Message::Send { wqe, received: 0 };
         }
-        let Message::Send { wqe, received } = &mut self.message else { return Err(DropReason::BadRequest) };
-        let data = packet.payload();
-        let total = *received + data.len() as u64;
         if !length_fits(ctx.params, packet) {
             return Err(DropReason::BadRequest);
         }
-        if total > wqe.capacity() {
-            ctx.out.counters.resp_local_length_error += 1;
-            self.abandon(ctx, recv, WcStatus::LocLenErr);
-            return Err(DropReason::BadRequest);
-        }
-        if scatter(ctx.memory, wqe.pd, &wqe.sges, *received, data).is_err() {
-            // Rule R-RSP-53.
-            if let Some(wqe) = self.take_unfinished() {
-                fail_receive(ctx, &wqe, WcStatus::LocProtErr);
+        let length = match self.message.take_in(ctx, packet.payload()) {
+            Ok(length) => length,
+            Err(SendError::NoSend) => return Err(DropReason::BadRequest),
+            Err(SendError::TooLong) => {
+                self.abandon(ctx, recv, WcStatus::LocLenErr);
+                return Err(DropReason::BadRequest);
             }
-            ctx.out.fatal = true;
-            return Ok(());
-        }
-        *received = total;
+            Err(SendError::Local) => {
+                // Rule R-RSP-53.
+                if let Some(wqe) = self.message.end() {
+                    fail_receive(ctx, &wqe, WcStatus::LocProtErr);
+                }
+                ctx.out.fatal = true;
+                return Ok(());
+            }
+        };
         if info.position.ends()
-            && let Message::Send { wqe, .. } = core::mem::replace(&mut self.message, Message::None)
+            && let Some(wqe) = self.message.end()
         {
-            complete(ctx, &wqe, WcOpcode::Recv, u32::try_from(total).unwrap_or(u32::MAX), packet);
+            complete_receive(ctx, &wqe, WcOpcode::Recv, length, packet);
         }
         Ok(())
     }
@@ -273,59 +254,32 @@ impl Receiver {
         packet: &Packet<'_>,
     ) -> Result<(), DropReason> {
         let (info, data) = (packet.info(), packet.payload());
-        let (va, rkey, remaining, total) = match (packet.reth(), &self.message) {
-            (Some(reth), _) => {
-                let (va, rkey, len) = (reth.va(), reth.rkey(), reth.dma_len());
-                if !ctx.params.access.contains(Access::REMOTE_WRITE) || len > MAX_MESSAGE {
-                    return Err(DropReason::BadRequest);
-                }
-                let need = Access::REMOTE_WRITE;
-                if len > 0
-                    && ctx.memory.check_remote(ctx.params.via(), rkey, va, u64::from(len), need).is_err()
-                {
-                    return Err(DropReason::BadRequest);
-                }
-                ctx.out.counters.rx_write_requests += 1;
-                (va, rkey, len, len)
+        let write = Write::of(packet, &self.message).ok_or(DropReason::BadRequest)?;
+        if info.position.starts() {
+            if !ctx.params.access.contains(Access::REMOTE_WRITE) || write.total > MAX_MESSAGE {
+                return Err(DropReason::BadRequest);
             }
-            (None, &Message::Write { va, rkey, remaining, total }) => (va, rkey, remaining, total),
-            (None, _) => return Err(DropReason::BadRequest),
-        };
+            write.check(ctx).map_err(|_| DropReason::BadRequest)?;
+            ctx.out.counters.rx_write_requests += 1;
+        }
         let length = u32::try_from(data.len()).unwrap_or(u32::MAX);
         let ends = info.position.ends();
-        let adds_up = if ends { length == remaining } else { length < remaining };
-        if !adds_up || !length_fits(ctx.params, packet) {
+        if !write.adds_up(length, ends) || !length_fits(ctx.params, packet) {
             return Err(DropReason::BadRequest);
         }
         if packet.imm_dt().is_some() && self.kept.is_none() && recv.is_empty() {
             ctx.out.counters.out_of_buffer += 1;
             return Err(DropReason::NoReceive);
         }
-        if !data.is_empty() && ctx.memory.write_remote(ctx.params.via(), rkey, va, data).is_err() {
-            return Err(DropReason::BadRequest);
-        }
-        self.message = if ends {
-            Message::None
-        } else {
-            Message::Write {
-                va: va.wrapping_add(u64::from(length)),
-                rkey,
-                remaining: remaining - length,
-                total,
-            }
-        };
+        write.place(ctx, data).map_err(|_| DropReason::BadRequest)?;
+        self.message = write.after(length, ends);
         if packet.imm_dt().is_some()
             && let Some(wqe) = self.take_receive(recv)
         {
-            complete(ctx, &wqe, WcOpcode::RecvRdmaWithImm, total, packet);
+            complete_receive(ctx, &wqe, WcOpcode::RecvRdmaWithImm, write.total, packet);
         }
         Ok(())
     }
-}
-
-fn complete(ctx: &mut Ctx<'_>, wqe: &RecvWqe, opcode: WcOpcode, byte_len: u32, packet: &Packet<'_>) {
-    let wc = Completion::receive(wqe.wr_id, opcode, byte_len, packet, ctx.params.qpn, ctx.params.dest_qpn);
-    ctx.out.completions.push((wqe.side, wc));
 }
 
 #[cfg(test)]

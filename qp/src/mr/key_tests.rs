@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use proptest::prelude::*;
-use transport::LocalOp;
+use transport::{AccessError, AtomicOp, KeyError, LocalOp, Memory, Via};
 use wire::Qpn;
 
 use super::*;

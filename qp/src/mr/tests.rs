@@ -1,6 +1,7 @@
 //! Keys, rights and bounds.
 
 use proptest::prelude::*;
+use transport::{AccessError, AtomicOp, Memory, Via};
 use wire::Qpn;
 
 use super::*;

@@ -3,7 +3,8 @@
 use transport::{Access, AccessError, KeyError, PdId, Via};
 use wire::{LKey, Qpn, RKey, VirtAddr};
 
-use super::{Entry, Kind, MrError, MrTable, OPTIONAL, Place, Slot, offset};
+use super::access::{Place, offset};
+use super::{Entry, Kind, MrError, MrTable, OPTIONAL, Slot};
 
 /// Type of a memory window, with the numbers of verbs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -6,12 +6,12 @@
 use wire::ext::{Aeth, AtomicAckEth};
 use wire::icrc::ICRC_LEN;
 use wire::opcode::{SegmentKind, segment};
-use wire::{Bth, Msn, NakCode, Operation, Psn, Qpn, RKey, Syndrome, VirtAddr};
+use wire::{Bth, Msn, NakCode, Operation, Psn, RKey, Syndrome, VirtAddr};
 use zerocopy::IntoBytes;
 
 use super::{Refusal, Responder};
 use crate::params::RcParams;
-use crate::ports::{Access, Ctx, PdId, Via};
+use crate::ports::{Access, Ctx, Via};
 
 /// Answers that may wait at the same time. A peer that asks on and on without taking answers loses the rest,
 /// as if the network had (rule R-RSP-48).
@@ -23,6 +23,8 @@ pub(super) enum Reply {
     Ack { psn: Psn, syndrome: Syndrome, msn: Msn },
     Read { psn: Psn, via: Via, va: VirtAddr, rkey: RKey, remaining: u32, first: bool, msn: Msn, repeat: bool },
     Atomic { psn: Psn, original: u64, msn: Msn, repeat: bool },
+    // Of an ATOMIC WRITE or FLUSH: READ response ONLY without payload (rule R-WIR-29).
+    Done { psn: Psn, msn: Msn, repeat: bool },
 }
 
 impl Responder {
@@ -60,6 +62,10 @@ impl Responder {
                 put(body, at, Aeth::new(*syndrome, *msn).as_bytes());
                 true
             }
+            Reply::Done { msn, .. } => {
+                put(body, at, Aeth::new(Syndrome::ACK, *msn).as_bytes());
+                true
+            }
             Reply::Atomic { original, msn, .. } => {
                 at = put(body, at, Aeth::new(Syndrome::ACK, *msn).as_bytes());
                 put(body, at, AtomicAckEth::new(*original).as_bytes());
@@ -83,8 +89,11 @@ impl Responder {
             }
         };
         if done
-            && let Some(Reply::Read { repeat: false, .. } | Reply::Atomic { repeat: false, .. }) =
-                self.replies.pop_front()
+            && let Some(
+                Reply::Read { repeat: false, .. }
+                | Reply::Atomic { repeat: false, .. }
+                | Reply::Done { repeat: false, .. },
+            ) = self.replies.pop_front()
         {
             self.open_reads -= 1;
         }
@@ -146,7 +155,7 @@ impl Responder {
     /// (rules R-RSP-48 and R-RSP-60).
     pub(super) fn queue_flushed(&mut self, psn: Psn) {
         if self.replies.len() < MAX_REPLIES {
-            self.replies.push_back(Reply::done(psn, self.msn, true));
+            self.replies.push_back(Reply::Done { psn, msn: self.msn, repeat: true });
         }
     }
 
@@ -156,23 +165,19 @@ impl Responder {
         self.replies.len() >= MAX_REPLIES
             || self.replies.iter().any(|reply| match *reply {
                 Reply::Read { psn: next, remaining, .. } => psn.in_window(next, params.packets(remaining)),
-                Reply::Atomic { psn: at, .. } => at == psn,
+                Reply::Atomic { psn: at, .. } | Reply::Done { psn: at, .. } => at == psn,
                 Reply::Ack { .. } => false,
             })
     }
 }
 
 impl Reply {
-    /// The answer to an ATOMIC WRITE or FLUSH: READ response ONLY without payload (rule R-WIR-29).
-    pub(super) const fn done(psn: Psn, msn: Msn, repeat: bool) -> Self {
-        // No byte of memory is looked at.
-        let (via, va, rkey) = (Via { pd: PdId(0), qpn: Qpn::new(0) }, VirtAddr::new(0), RKey::new(0));
-        Self::Read { psn, via, va, rkey, remaining: 0, first: true, msn, repeat }
-    }
-
     const fn psn(&self) -> Psn {
         match *self {
-            Self::Ack { psn, .. } | Self::Read { psn, .. } | Self::Atomic { psn, .. } => psn,
+            Self::Ack { psn, .. }
+            | Self::Read { psn, .. }
+            | Self::Atomic { psn, .. }
+            | Self::Done { psn, .. } => psn,
         }
     }
 
@@ -181,6 +186,7 @@ impl Reply {
         match *self {
             Self::Ack { .. } => (Operation::Acknowledge, 0),
             Self::Atomic { .. } => (Operation::AtomicAcknowledge, 0),
+            Self::Done { .. } => (Operation::ReadResponseOnly, 0),
             Self::Read { remaining, first, .. } => {
                 (segment(SegmentKind::ReadResponse, first, remaining <= mtu), remaining.min(mtu))
             }
