@@ -44,9 +44,10 @@ pub use driver_shim::{
     QpBuilder, QueuePair, SharedReceiveQueue, XrcDomain, backend, interfaces, oob,
 };
 pub use qp::{
-    Access, AddressVector, AsyncEvent, AsyncEventKind, AttrMask, BadWr, Completion, Counters, CreateError,
-    DropReason, Drops, LocalOp, McastError, ModifyQpError, ModifySrqError, MrError, MwRange, MwType,
-    Placement, PostError, Profile, QpAttr, QpCap, QpState, QpType, RecvWr, ResizeCqError, SendFlags, SendOp,
-    SendWr, Sge, SrqAttr, SrqMask, TraceEvent, Tracer, UnknownProfile, WcOpcode, WcStatus,
+    Access, AddressVector, AhId, AsyncEvent, AsyncEventKind, AttrMask, BadWr, Completion, Counters, CqId,
+    CreateError, DropReason, Drops, Limits, LocalOp, McastError, ModifyQpError, ModifySrqError, MrError,
+    MwRange, MwType, Placement, PostError, Profile, QpAttr, QpCap, QpState, QpType, RecvWr, ResizeCqError,
+    SendFlags, SendOp, SendWr, Sge, SgeList, SrqAttr, SrqMask, TraceEvent, Tracer, UnknownProfile, WcOpcode,
+    WcStatus,
 };
 pub use wire;

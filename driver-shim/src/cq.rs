@@ -109,7 +109,9 @@ impl CompletionQueue {
         &self.inner.device
     }
 
-    pub(crate) fn id(&self) -> CqId {
+    /// What asynchronous events call it: [`AsyncEvent::CqErr`](qp::AsyncEvent::CqErr).
+    #[must_use]
+    pub fn id(&self) -> CqId {
         self.inner.id
     }
 }

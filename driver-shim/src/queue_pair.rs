@@ -186,7 +186,9 @@ impl PreparedQp {
         Self::create(xrcd.device().clone(), init, Needs::Target { _xrcd: xrcd.clone() })
     }
 
-    /// What to tell the peer, with the GID at `gid_index`.
+    /// What to tell the peer, with the GID at `gid_index` of the port's table ([`Device::gid`]): 0 is the link-local
+    /// one, 1 the first IPv4 address, on loopback both the address itself. An index without a GID gives
+    /// [`Gid::ZERO`], which no peer can connect to.
     #[must_use]
     pub fn endpoint(&self, gid_index: usize) -> Endpoint {
         let gid = self.qp.device().gid(gid_index).unwrap_or(Gid::ZERO);
@@ -210,7 +212,8 @@ impl PreparedQp {
         self.qp.modify(&attr, mask)
     }
 
-    /// Takes a queue pair of datagrams through INIT and RTR to RTS: it takes datagrams that carry `qkey`, and can
+    /// Takes a queue pair of datagrams, whose receives need 40 bytes in front for the network header, through INIT and
+    /// RTR to RTS: it takes datagrams that carry `qkey`, and can
     /// send. The general services queue pair keeps its own key.
     ///
     /// # Errors
@@ -423,7 +426,7 @@ impl QueuePair {
         self.device().engine().post_recv_list(self.qpn, wrs)
     }
 
-    /// Makes a queue pair of datagrams a member of a multicast group: it takes what is sent to queue pair 0xFFFFFF at
+    /// Makes a queue pair of datagrams a member of a multicast group: it takes what is sent to [`Qpn::MULTICAST`] at
     /// `group` with its queue key. What this device itself sends there does not come back to it.
     ///
     /// # Errors

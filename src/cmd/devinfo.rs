@@ -52,7 +52,7 @@ fn print_device(out: &mut dyn Write, device: &Device) -> io::Result<()> {
     let table = device.addresses();
     let mtu = device.active_mtu();
     writeln!(out, "hca_id: ferroce ({})", device.backend_name())?;
-    writeln!(out, "        transport:          InfiniBand (RC, UC, UD)")?;
+    writeln!(out, "        transport:          InfiniBand (RC, UC, UD, XRC)")?;
     writeln!(out, "        node_guid:          {}", guid(table.mac()))?;
     for (name, limit) in device.limits().iter() {
         writeln!(out, "        {:<19} {limit}", format!("{name}:"))?;

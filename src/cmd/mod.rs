@@ -45,7 +45,7 @@ enum Command {
     Demo(Box<demo::Args>),
     /// Show the device that the options give, and the host's interfaces
     Devinfo(Box<devinfo::Args>),
-    /// Exchange messages with ibv_rc_pingpong or with another ferroce pingpong
+    /// Exchange messages with ibv_rc_, ibv_uc_, ibv_ud_ or ibv_srq_pingpong, or another ferroce pingpong
     Pingpong(Box<pingpong::Args>),
     /// Print the RoCE packets of capture files
     Trace(trace::Args),
