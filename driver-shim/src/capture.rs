@@ -215,6 +215,10 @@ impl Backend for Capture {
         Ok(taken)
     }
 
+    fn kick(&mut self) -> io::Result<()> {
+        self.backend.kick()
+    }
+
     fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         self.backend.register(registry, token)
     }

@@ -301,6 +301,9 @@ impl Engine {
             }
             any = true;
         }
+        if any {
+            io.kick();
+        }
         any
     }
 }
@@ -329,6 +332,15 @@ impl Io {
             }
         }
         self.tx.len() - self.sent
+    }
+
+    /// Lets go what the back end has held back.
+    fn kick(&mut self) {
+        if self.broken.is_none()
+            && let Err(error) = self.backend.kick()
+        {
+            self.fail(&error);
+        }
     }
 
     fn fail(&mut self, error: &io::Error) {

@@ -141,6 +141,10 @@ impl Backend for Faulty {
         Ok(tx.len().saturating_sub(from))
     }
 
+    fn kick(&mut self) -> io::Result<()> {
+        self.backend.kick()
+    }
+
     fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         self.backend.register(registry, token)
     }

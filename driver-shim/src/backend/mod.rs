@@ -68,6 +68,15 @@ pub trait Backend: Send + fmt::Debug {
     /// When the path is gone for good.
     fn send_batch(&mut self, tx: &TxBatch, from: usize) -> io::Result<usize>;
 
+    /// Puts on the wire what [`Backend::send_batch`] took and held back to send together with what follows. The
+    /// engine calls it when it has no more batches for now.
+    ///
+    /// # Errors
+    /// When the path is gone for good.
+    fn kick(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Registers whatever becomes readable when packets arrive under `token`. Readiness is reported as an
     /// edge: call [`Backend::recv_burst`] until it gives 0 before waiting.
     ///
