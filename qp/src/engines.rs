@@ -4,8 +4,9 @@ use transport::Sender;
 use transport::{
     Ctx, Datagrams, DropReason, RcParams, Receiver, RecvQueue, RecvWqe, Requester, Responder, SendWqe,
 };
+use wire::batch::TxBatch;
 use wire::opcode::Transport;
-use wire::{Instant, NetHeader, Packet};
+use wire::{Instant, NetHeader, Packet, Qpn};
 
 use crate::state::QpType;
 
@@ -166,6 +167,14 @@ impl Engines {
         }
     }
 
+    /// The queue pair that the next datagram is for; connections have one peer.
+    pub(crate) fn next_dest(&self) -> Option<Qpn> {
+        match self {
+            Self::Ud(sender, _) => Some(sender.oldest()?.datagram.as_ref()?.qpn),
+            _ => None,
+        }
+    }
+
     /// Length of the next answer to send.
     pub(crate) fn prepare_reply(&mut self, ctx: &mut Ctx<'_>) -> Option<usize> {
         match self {
@@ -183,14 +192,15 @@ impl Engines {
         }
     }
 
-    /// Length of the next request to send on the way `net`.
-    pub(crate) fn prepare_send(&mut self, ctx: &mut Ctx<'_>, net: &NetHeader) -> Option<usize> {
+    /// Length of the next request to send on the way `net`, to queue pairs of `lane`.
+    pub(crate) fn prepare_send(&mut self, ctx: &mut Ctx<'_>, net: &NetHeader, lane: usize) -> Option<usize> {
         match self {
             Self::Rc(requester, _) | Self::XrcIni(requester) => requester.prepare(ctx),
             Self::XrcTgt(_) => None,
             Self::Uc(sender, _) => sender.prepare(ctx),
             Self::Ud(sender, _) => {
-                let same_way = sender.oldest()?.datagram.as_ref().is_some_and(|to| to.net == *net);
+                let to = sender.oldest()?.datagram.as_ref()?;
+                let same_way = to.net == *net && TxBatch::lane(to.qpn) == lane;
                 if same_way { sender.prepare(ctx) } else { None }
             }
         }

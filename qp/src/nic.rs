@@ -73,6 +73,8 @@ pub struct Nic {
     groups: mcast::Groups,
     port: port::Port,
     ready: Ready,
+    /// Bytes of a turn of a queue pair.
+    quantum: i64,
     timers: Timers,
     /// Reused for every call into an engine; empty between calls but for the counters.
     out: Effects,
@@ -90,6 +92,7 @@ impl Nic {
         #[expect(clippy::cast_possible_truncation, reason = "any 16 bits do")]
         let ip_id = rng.next_u32() as u16;
         Self {
+            quantum: crate::sched::quantum(&config.caps, config.active_mtu),
             config,
             pds: Slab::default(),
             memory: MrTable::new(),

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use transport::{Completion, Ctx, Effects, RcParams, RecvQueue, RecvWqe, WcOpcode, WcStatus};
+use wire::batch::TxBatch;
 use wire::{Gid, Instant, NetHeader, PKey, QKey, Qpn, Srqn};
 
 use crate::cq::CqId;
@@ -175,6 +176,11 @@ impl QueuePair {
 
     pub(crate) const fn state(&self) -> QpState {
         self.attr.state
+    }
+
+    /// Lane of the queue pair that it sends to next.
+    pub(crate) fn lane(&self) -> usize {
+        TxBatch::lane(self.engines.next_dest().unwrap_or(self.params.dest_qpn))
     }
 
     /// Takes over attributes that were checked, and does what the transition asks for. Leaving SQD lets requests

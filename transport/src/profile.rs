@@ -77,7 +77,8 @@ pub struct Behaviour {
     /// Datagrams leave from a UDP source port made of the own QPN alone; otherwise, as all others, from one
     /// made of the flow label or both QPNs (rule R-ADR-6).
     pub datagram_port_of_qpn: bool,
-    /// Packets of a long message of which one at least asks for an ACK; `None` for a quarter of the window.
+    /// Packets of a long message of which one at least asks for an ACK; `None` for a quarter of the
+    /// window or, where that is less, a full batch.
     pub ack_req_every: Option<u32>,
     /// A SEND or WRITE asks for no ACK with its last packet where another one follows at once.
     pub ack_req_when_idle: bool,

@@ -197,7 +197,7 @@ impl Requester {
     /// message, one that closes the window, and one that is sent again. Profiles leave some of it out.
     fn asks_for_ack(&self, ctx: &Ctx<'_>, next: &NextPacket) -> bool {
         let (params, behaviour) = (ctx.params, ctx.params.behaviour);
-        let every = behaviour.ack_req_every.unwrap_or(params.window / 4).max(1);
+        let every = behaviour.ack_req_every.unwrap_or(ack_req_every(params.window)).max(1);
         let repeated = self.snd != self.high;
         let in_flight = self.snd.steps_from(self.una) + next.span;
         next.last && !(behaviour.ack_req_when_idle && self.is_followed(ctx))
@@ -499,6 +499,15 @@ impl Requester {
         true
     }
 }
+
+/// Packets of a long message of which one asks for an ACK: a quarter of the window, but where that is little as many as
+/// a batch of segmentation offload holds, so that what an ACK lets go makes a full batch.
+fn ack_req_every(window: u32) -> u32 {
+    (window / 4).max((window / 2).min(BATCH))
+}
+
+/// Packets of 4 KiB that segmentation offload sends at once.
+const BATCH: u32 = 15;
 
 /// Index one past the last PSN that one READ request from PSN `index` on asks for, of `n` in all.
 ///

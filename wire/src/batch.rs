@@ -5,6 +5,7 @@ use core::ops::Range;
 
 use crate::icrc;
 use crate::ip::NetHeader;
+use crate::num::Qpn;
 
 /// How the IPv4 identification of the segments of a batch comes to be. The ICRC covers it, so whoever
 /// fills the ICRC must know.
@@ -139,6 +140,8 @@ pub struct TxBatch {
     used: usize,
     segment_len: usize,
     count: usize,
+    /// Packets from the first on whose ICRC is in place.
+    filled: usize,
     sealed: bool,
 }
 
@@ -152,6 +155,16 @@ impl Default for TxBatch {
 }
 
 impl TxBatch {
+    /// Lanes that a receiver may spread its queue pairs over, by their number modulo this. It steers what
+    /// segmentation offload sent as one, so all packets of a batch are for queue pairs of one lane.
+    pub const LANES: usize = 8;
+
+    /// The lane of a queue pair of the receiver.
+    #[must_use]
+    pub const fn lane(dest: Qpn) -> usize {
+        dest.value() as usize % Self::LANES
+    }
+
     /// An empty batch.
     #[must_use]
     pub fn new() -> Self {
@@ -163,6 +176,7 @@ impl TxBatch {
             used: 0,
             segment_len: 0,
             count: 0,
+            filled: 0,
             sealed: false,
         }
     }
@@ -176,6 +190,7 @@ impl TxBatch {
         self.used = 0;
         self.segment_len = 0;
         self.count = 0;
+        self.filled = 0;
         self.sealed = false;
     }
 
@@ -220,6 +235,8 @@ impl TxBatch {
     /// zero. So pad need not be written, and [`TxBatch::seal`] fills the ICRC.
     pub fn push(&mut self, len: usize) -> &mut [u8] {
         debug_assert!(self.net.is_some() && !self.sealed, "a batch takes bodies between begin and seal");
+        // The one before is complete, and still in the cache.
+        self.fill();
         if self.count == 0 {
             self.segment_len = len;
         }
@@ -249,14 +266,20 @@ impl TxBatch {
 
     /// Fills the ICRC of every packet; after this the batch is ready to send and takes no more.
     pub fn seal(&mut self) {
-        for i in 0..self.count {
+        self.fill();
+        self.sealed = true;
+    }
+
+    /// Fills the ICRC of the packets that have none yet.
+    fn fill(&mut self) {
+        for i in self.filled..self.count {
             let range = self.range(i);
             // The ICRC does not cover the checksum.
             if let Some(net) = self.header_without_checksum(i) {
                 icrc::fill(&net, &mut self.buf[range]);
             }
         }
-        self.sealed = true;
+        self.filled = self.count;
     }
 
     /// Network header of the flow, with the lengths and ID of packet `i`.

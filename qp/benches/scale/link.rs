@@ -11,6 +11,9 @@ use wire::{Duration, Gid, Instant, Mtu, QKey, Qpn, RnrTimer};
 
 /// Packets of one batch at most, as segmentation offload of small packets has it.
 const BATCH: usize = 8;
+/// Bytes of the region of each NIC.
+const REGION: usize = 1 << 20;
+const ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
 /// Time that carrying one batch takes.
 const STEP: Duration = Duration::from_micros(1);
 
@@ -36,39 +39,32 @@ pub(crate) struct Pair {
 pub(crate) enum Work {
     Send,
     Write,
+    Read,
 }
 
 pub(crate) struct Link {
     pub(crate) near: End,
     pub(crate) far: End,
     pub(crate) now: Instant,
+    mtu: Mtu,
     tx: TxBatch,
     rx: RxBurst,
     done: Vec<Completion>,
 }
 
 impl End {
-    fn new(host: u8, window: u32) -> Self {
+    fn new(host: u8, caps: Caps, mtu: Mtu) -> Self {
         let gid = Gid::from(Ipv4Addr::new(192, 0, 2, host));
-        let caps = Caps {
-            max_segments: BATCH,
-            max_bytes: 65_000,
-            ip_id: IpIdRule::Ours,
-            sees_ip_header: true,
-            window,
-            src_port: None,
-        };
         let mut nic = Nic::new(NicConfig {
             gids: vec![gid],
-            active_mtu: Mtu::B4096,
+            active_mtu: mtu,
             caps,
             seed: host.into(),
             profile: Profile::Strict,
         });
         let pd = nic.alloc_pd();
         let cq = nic.create_cq(1 << 20).expect("a depth below the limit");
-        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-        let mr = nic.reg_mr(pd, vec![host; 1 << 16], access).expect("rights that go together");
+        let mr = nic.reg_mr(pd, vec![host; REGION], ACCESS).expect("rights that go together");
         Self { nic, gid, pd, cq, mr }
     }
 
@@ -80,14 +76,16 @@ impl End {
     }
 
     /// Takes a queue pair of any type from RESET to RTS.
-    pub(crate) fn bring_up(&mut self, qpn: Qpn, peer_gid: Gid, peer: Qpn) {
+    pub(crate) fn bring_up(&mut self, qpn: Qpn, peer_gid: Gid, peer: Qpn, mtu: Mtu) {
         let qp_type = self.nic.query_qp(qpn).expect("it was just made").1.qp_type;
         let mut attr = QpAttr {
             state: QpState::Init,
-            access: Access::REMOTE_WRITE,
+            access: ACCESS,
             qkey: QKey::new(0x1234),
             addr: AddressVector { dgid: peer_gid, ..AddressVector::default() },
-            path_mtu: Mtu::B1024,
+            path_mtu: mtu,
+            max_rd_atomic: 16,
+            max_dest_rd_atomic: 16,
             dest_qpn: peer,
             min_rnr_timer: RnrTimer::new(12).expect("a code below 32"),
             timeout: 18,
@@ -130,10 +128,24 @@ pub(crate) fn sge(mr: &MrInfo, length: u32) -> Sge {
 impl Link {
     /// Two NICs without queue pairs, that may have `window` packets of each in flight.
     pub(crate) fn new(window: u32) -> Self {
+        let caps = Caps {
+            max_segments: BATCH,
+            max_bytes: 65_000,
+            ip_id: IpIdRule::Ours,
+            sees_ip_header: true,
+            window,
+            src_port: None,
+        };
+        Self::with(caps, Mtu::B1024)
+    }
+
+    /// Two NICs whose packet I/O can do what `caps` say, at the ends of a path of MTU `mtu`.
+    pub(crate) fn with(caps: Caps, mtu: Mtu) -> Self {
         Self {
-            near: End::new(1, window),
-            far: End::new(2, window),
+            near: End::new(1, caps, mtu),
+            far: End::new(2, caps, mtu),
             now: Instant::ZERO,
+            mtu,
             tx: TxBatch::new(),
             rx: RxBurst::new(),
             done: Vec::new(),
@@ -143,8 +155,8 @@ impl Link {
     /// Two queue pairs in RTS, connected with each other.
     pub(crate) fn connect(&mut self, qp_type: QpType, cap: QpCap) -> Pair {
         let pair = Pair { near: self.near.create(qp_type, cap), far: self.far.create(qp_type, cap) };
-        self.near.bring_up(pair.near, self.far.gid, pair.far);
-        self.far.bring_up(pair.far, self.near.gid, pair.near);
+        self.near.bring_up(pair.near, self.far.gid, pair.far, self.mtu);
+        self.far.bring_up(pair.far, self.near.gid, pair.near, self.mtu);
         pair
     }
 
@@ -177,6 +189,7 @@ impl Link {
                 SendWr::send(id, &[sge(from, length)])
             }
             Work::Write => SendWr::write(id, &[sge(from, length)], to.addr, to.rkey),
+            Work::Read => SendWr::read(id, &[sge(from, length)], to.addr, to.rkey),
         };
         self.near.nic.post_send(self.now, pair.near, wr.signaled()).expect("room for a send");
     }

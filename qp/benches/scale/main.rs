@@ -12,6 +12,7 @@ use serde_json::json;
 mod cost;
 mod link;
 mod memory;
+mod path;
 mod report;
 mod service;
 
@@ -56,11 +57,20 @@ fn main() {
     };
     let file = given("--json").map(|at| args.get(at + 1).expect("--json needs the name of a file"));
 
+    if let Some(at) = given("--fixed") {
+        let rounds =
+            args.get(at + 2).and_then(|n| n.parse().ok()).expect("--fixed needs a name and a number");
+        return path::fixed(&args[at + 1], rounds);
+    }
     let mut tables = Vec::new();
     let mut show = |table: Table| {
         table.print();
         tables.push(table);
     };
+    path::sides(effort.rounds).into_iter().for_each(&mut show);
+    if given("--sides").is_some() {
+        return;
+    }
     show(memory::queue_pairs(effort.memory));
     show(memory::work_requests());
     let evenness = service::jain(&service::bytes_by_pair(effort.active));

@@ -11,6 +11,7 @@ use super::Nic;
 use crate::demux;
 use crate::engines::Engines;
 use crate::event::{AsyncEvent, Event, TraceEvent};
+use crate::pair::QueuePair;
 use crate::srq::Missing;
 use crate::state::QpState;
 
@@ -139,47 +140,79 @@ impl Nic {
         }
     }
 
-    /// Fills `batch` with packets of one queue pair, sealed and ready to send; false where nobody has any. Queue
-    /// pairs take turns of so many bytes.
+    /// Fills `batch` with packets of one flow and one lane, sealed and ready to send; false where nobody has any. Queue
+    /// pairs take turns of so many bytes; those whose packets go the same way and are of equal size share a batch.
     pub fn poll_transmit(&mut self, now: Instant, batch: &mut TxBatch) -> bool {
         while let Some(qpn) = self.ready.pop() {
-            let Some(pair) = self.qps.get_mut(qpn) else { continue };
-            if !pair.turn.comes() {
-                self.ready.push(qpn);
-                continue;
-            }
-            pair.queued = false;
+            let Some(pair) = self.turn(qpn) else { continue };
             let Some(net) = pair.engines.next_header(pair.net) else {
                 pair.turn.goes_on(0, false);
                 continue;
             };
+            let lane = pair.lane();
             batch.begin(net, &self.config.caps, self.ip_id);
-            let mut ctx = Ctx { now, params: &pair.params, memory: &mut self.memory, out: &mut self.out };
-            let sending = Sending {
-                engines: &mut pair.engines,
-                state: pair.attr.state,
-                requests_first: &mut pair.requests_first,
-            };
-            let more = fill(&mut ctx, sending, &net, &self.config.caps, batch);
-            if pair.turn.goes_on(batch.bytes().len() + batch.len() * net.len(), more) {
-                pair.queued = true;
-                self.ready.push_front(qpn);
+            let mut full = self.take_turn(now, qpn, (&net, lane), batch);
+            if batch.is_empty() {
+                continue;
             }
-            self.settle_after_send(now, qpn, more);
-            if !batch.is_empty() {
-                batch.seal();
-                #[expect(clippy::cast_possible_truncation, reason = "identifications count modulo 2^16")]
-                let sent = batch.len() as u16;
-                self.ip_id = self.ip_id.wrapping_add(sent);
-                self.out.counters.sent_pkts += u64::from(sent);
-                if let Some(tracer) = &mut self.tracer {
-                    tracer.event(now, &TraceEvent::Sent { qpn, packets: batch.len() });
-                }
-                return true;
+            while !full && let Some(qpn) = self.ready.pop_same_lane() {
+                let Some(pair) = self.turn(qpn) else { continue };
+                let its_lane = pair.lane();
+                full = if pair.engines.next_header(pair.net) == Some(net) && its_lane == lane {
+                    self.take_turn(now, qpn, (&net, lane), batch)
+                } else {
+                    pair.queued = true;
+                    self.ready.push_front(qpn, its_lane);
+                    true
+                };
             }
+            batch.seal();
+            #[expect(clippy::cast_possible_truncation, reason = "identifications count modulo 2^16")]
+            let sent = batch.len() as u16;
+            self.ip_id = self.ip_id.wrapping_add(sent);
+            self.out.counters.sent_pkts += u64::from(sent);
+            return true;
         }
         batch.clear();
         false
+    }
+
+    /// The queue pair `qpn`, which is first in the queue, where it may send now.
+    fn turn(&mut self, qpn: Qpn) -> Option<&mut QueuePair> {
+        let pair = self.qps.get_mut(qpn)?;
+        if !pair.turn.comes(self.quantum) {
+            self.ready.push(qpn, pair.lane());
+            return None;
+        }
+        pair.queued = false;
+        Some(pair)
+    }
+
+    /// Lets a queue pair add its packets for `way` to `batch`; true where the batch takes no more.
+    fn take_turn(&mut self, now: Instant, qpn: Qpn, way: (&NetHeader, usize), batch: &mut TxBatch) -> bool {
+        let (packets, bytes) = (batch.len(), batch.bytes().len());
+        let Some(pair) = self.qps.get_mut(qpn) else { return false };
+        let mut ctx = Ctx { now, params: &pair.params, memory: &mut self.memory, out: &mut self.out };
+        let sending = Sending {
+            engines: &mut pair.engines,
+            state: pair.attr.state,
+            requests_first: &mut pair.requests_first,
+        };
+        let filled = fill(&mut ctx, sending, way, &self.config.caps, batch);
+        let packets = batch.len() - packets;
+        let bytes = batch.bytes().len() - bytes + packets * way.0.len();
+        let more = filled != Filled::All;
+        if pair.turn.goes_on(bytes, more) {
+            pair.queued = true;
+            self.ready.push_front(qpn, pair.lane());
+        }
+        self.settle_after_send(now, qpn, more);
+        if packets > 0
+            && let Some(tracer) = &mut self.tracer
+        {
+            tracer.event(now, &TraceEvent::Sent { qpn, packets });
+        }
+        filled == Filled::Full
     }
 
     /// The next event.
@@ -200,18 +233,32 @@ impl Nic {
     }
 }
 
-/// Fills `batch`, which goes the way `net`, with answers and requests for as long as they fit; true where more
-/// may follow.
+/// How filling a batch ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Filled {
+    /// The queue pair has nothing more to send now.
+    All,
+    /// What it has goes another way.
+    Elsewhere,
+    /// The batch takes no more, or none of the length that is next.
+    Full,
+}
+
+/// Fills `batch`, which goes the way `net` to queue pairs of `lane`, with answers and requests for as long as they fit.
 ///
 /// Answers go first; but where they filled the last batch alone, requests do, so that a peer that asks without end
 /// cannot keep a queue pair from asking itself.
-fn fill(ctx: &mut Ctx<'_>, pair: Sending<'_>, net: &NetHeader, caps: &Caps, batch: &mut TxBatch) -> bool {
+fn fill(
+    ctx: &mut Ctx<'_>,
+    pair: Sending<'_>,
+    (net, lane): (&NetHeader, usize),
+    caps: &Caps,
+    batch: &mut TxBatch,
+) -> Filled {
     let Sending { engines, state, requests_first } = pair;
-    let parts = if core::mem::take(requests_first) {
-        [Part::Requests, Part::Answers]
-    } else {
-        [Part::Answers, Part::Requests]
-    };
+    let before = batch.len();
+    let parts =
+        if *requests_first { [Part::Requests, Part::Answers] } else { [Part::Answers, Part::Requests] };
     for part in parts {
         if part == Part::Requests && !state.continues_requests() {
             continue;
@@ -219,12 +266,14 @@ fn fill(ctx: &mut Ctx<'_>, pair: Sending<'_>, net: &NetHeader, caps: &Caps, batc
         loop {
             let len = match part {
                 Part::Answers => engines.prepare_reply(ctx),
-                Part::Requests => engines.prepare_send(ctx, net),
+                Part::Requests => engines.prepare_send(ctx, net, lane),
             };
             let Some(len) = len else { break };
             if !batch.accepts(len, caps) {
-                *requests_first = part == Part::Answers;
-                return true;
+                if batch.len() > before {
+                    *requests_first = part == Part::Answers;
+                }
+                return Filled::Full;
             }
             let written = match part {
                 Part::Answers => engines.write_reply(ctx, batch.push(len)),
@@ -235,8 +284,9 @@ fn fill(ctx: &mut Ctx<'_>, pair: Sending<'_>, net: &NetHeader, caps: &Caps, batc
             }
         }
     }
+    *requests_first = false;
     // Datagrams that go another way fill a batch of their own.
-    !batch.is_empty() && engines.next_header(None).is_some()
+    if batch.len() > before && engines.next_dest().is_some() { Filled::Elsewhere } else { Filled::All }
 }
 
 /// What of a queue pair [`fill`] works on.

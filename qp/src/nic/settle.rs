@@ -132,7 +132,7 @@ impl Nic {
         let has_work = pair.engines.has_replies() || pair.engines.sends() > 0;
         if !pair.queued && has_work {
             pair.queued = true;
-            self.ready.push(qpn);
+            self.ready.push(qpn, pair.lane());
         }
     }
 

@@ -9,6 +9,7 @@ use crate::kit::*;
 use crate::state::{AttrMask, QpAttr, QpState};
 use crate::wr::{PostError, QpCap, RecvWr, SendWr};
 
+mod batches;
 mod life;
 mod limits;
 mod mcast;

@@ -93,12 +93,14 @@ fn headers_stand_where_the_rules_put_them() {
 }
 
 #[test]
-fn a_long_message_asks_for_an_ack_every_quarter_of_the_window() {
-    let mut end = End::with(|p| p.window = 16);
-    end.post(SEND, 15 * 256);
-    let asking: Vec<_> = end.requests().iter().map(|p| p.bth.ack_req()).collect();
-    let expected: Vec<_> = (1..=15).map(|i| i % 4 == 0 || i == 15).collect();
-    assert_eq!(asking, expected);
+fn a_long_message_asks_for_an_ack_every_quarter_of_the_window_or_full_batch() {
+    for (window, every) in [(100, 25), (48, 15), (40, 15), (16, 8), (3, 1)] {
+        let mut end = End::with(|p| p.window = window);
+        end.post(SEND, (window - 1) * 256);
+        let asking: Vec<_> = end.requests().iter().map(|p| p.bth.ack_req()).collect();
+        let expected: Vec<_> = (1..window).map(|i| i % every == 0 || i == window - 1).collect();
+        assert_eq!(asking, expected, "window of {window}");
+    }
 }
 
 /// Rule R-REQ-6.

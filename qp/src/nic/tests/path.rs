@@ -2,7 +2,7 @@
 
 use transport::DropReason;
 use wire::batch::{HeaderKnowledge, RxBurst};
-use wire::{Bth, Opcode, Operation as Op, PKey, PacketRepr, Syndrome};
+use wire::{Bth, Mtu, Opcode, Operation as Op, PKey, PacketRepr, Syndrome};
 
 use super::*;
 use crate::error::{CreateError, DestroyError};
@@ -257,9 +257,11 @@ fn many_rnr_waits_leave_one_timer() {
 
 #[test]
 fn one_full_queue_pair_does_not_keep_another_from_sending() {
-    let (mut a, b) = connected();
+    let large = |attr: &mut QpAttr| attr.path_mtu = Mtu::B4096;
+    let (mut a, b) = join(Host::new(1), Host::new(2), large);
     let second = a.nic.create_qp(a.init).unwrap();
-    let (first, attr) = (a.qpn, a.attr(&b));
+    let (first, mut attr) = (a.qpn, a.attr(&b));
+    large(&mut attr);
     a.qpn = second;
     a.bring(QpState::Rts, &attr);
     for (qpn, len) in [(first, 60_000), (second, 1)] {
@@ -267,7 +269,8 @@ fn one_full_queue_pair_does_not_keep_another_from_sending() {
         a.send(SendWr::write(1, &[a.sge(0, len)], b.va(0), b.mr.rkey));
     }
     let packets = a.transmit();
-    // Turns of 8 KiB, counted in whole batches: the second waits for one of the first, not for its window.
+    // A turn is a batch of the largest packets, counted in whole batches: the second waits for FIRST and MIDDLE of the
+    // first, which make a batch, and for eight more, not for its window.
     let turn = operations(&packets).iter().position(|op| *op == Op::WriteOnly);
     assert!(turn.unwrap() <= 10, "{turn:?}");
 }

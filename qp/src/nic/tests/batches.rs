@@ -1,0 +1,114 @@
+//! How packets come together in batches: what segmentation offload sends with one call.
+
+use wire::batch::{Caps, IpIdRule, TxBatch};
+use wire::{Instant, Mtu, Packet};
+
+use super::*;
+use crate::nic::{Nic, NicConfig};
+use crate::pair::QpInit;
+use crate::state::QpType;
+
+/// As a UDP socket has it.
+const OFFLOAD: Caps = Caps {
+    max_segments: 64,
+    max_bytes: 65_507,
+    ip_id: IpIdRule::BasePlusIndex,
+    sees_ip_header: true,
+    window: 1024,
+    src_port: Some(4791),
+};
+
+/// A host whose back end is as `caps` say, with connections to queue pairs of these numbers.
+fn host(caps: Caps, peers: &[u32]) -> (Host, Vec<Qpn>) {
+    let mut a = Host::new(1);
+    a.nic = Nic::new(NicConfig { caps, ..config(1) });
+    a.pd = a.nic.alloc_pd();
+    a.send_cq = a.nic.create_cq(4096).unwrap();
+    a.mr = a.nic.reg_mr(a.pd, vec![1; 1 << 20], ALL).unwrap();
+    let cap = QpCap { max_send_wr: 256, ..QpCap::default() };
+    a.init = QpInit { cap, ..QpInit::new(QpType::Rc, a.pd, a.send_cq, a.send_cq) };
+    let mut attr = a.attr(&Host::new(2));
+    attr.path_mtu = Mtu::B4096;
+    let mut qpns = Vec::new();
+    for peer in peers {
+        a.qpn = a.nic.create_qp(a.init).unwrap();
+        attr.dest_qpn = Qpn::new(*peer);
+        a.bring(QpState::Rts, &attr);
+        qpns.push(a.qpn);
+    }
+    (a, qpns)
+}
+
+fn write(a: &mut Host, qpn: Qpn, len: u32) {
+    let wr = SendWr::write(1, &[a.sge(0, len)], a.va(0), a.mr.rkey);
+    a.nic.post_send(Instant::ZERO, qpn, wr).unwrap();
+}
+
+/// For each batch, the queue pairs that its packets are for.
+fn batches(a: &mut Host) -> Vec<Vec<u32>> {
+    let (mut batch, mut all) = (TxBatch::new(), Vec::new());
+    while a.nic.poll_transmit(Instant::ZERO, &mut batch) {
+        let dest = |(net, body)| Packet::parse_body(net, body).unwrap().bth().dest_qp().value();
+        all.push(batch.iter().map(dest).collect());
+    }
+    all
+}
+
+fn lens(a: &mut Host) -> Vec<usize> {
+    batches(a).iter().map(Vec::len).collect()
+}
+
+#[test]
+fn a_long_message_leaves_in_full_runs() {
+    let (mut a, qpns) = host(OFFLOAD, &[8]);
+    write(&mut a, qpns[0], 1 << 20);
+    // FIRST is longer, so that one MIDDLE ends its batch; all others are equal.
+    let mut expected = vec![15; 18];
+    (expected[0], expected[17]) = (2, 14);
+    assert_eq!(lens(&mut a), expected);
+}
+
+#[test]
+fn messages_of_one_packet_fill_batches() {
+    let (mut a, qpns) = host(OFFLOAD, &[8]);
+    (0..150).for_each(|_| write(&mut a, qpns[0], 64));
+    assert_eq!(lens(&mut a), [64, 64, 22]);
+    (0..31).for_each(|_| write(&mut a, qpns[0], 4096));
+    assert_eq!(lens(&mut a), [15, 15, 1]);
+}
+
+#[test]
+fn queue_pairs_of_one_lane_share_batches() {
+    let (mut a, qpns) = host(OFFLOAD, &[8, 17, 16, 24, 9, 32]);
+    for qpn in qpns {
+        (0..2).for_each(|_| write(&mut a, qpn, 64));
+    }
+    assert_eq!(batches(&mut a), [vec![8, 8, 16, 16, 24, 24, 32, 32], vec![17, 17, 9, 9]]);
+}
+
+#[test]
+fn only_packets_of_equal_size_share_a_batch() {
+    let (mut a, qpns) = host(OFFLOAD, &[8, 16, 24, 32]);
+    for (qpn, len) in qpns.into_iter().zip([64, 64, 100, 64]) {
+        write(&mut a, qpn, len);
+    }
+    // The odd one that ends a batch may be shorter.
+    assert_eq!(batches(&mut a), [vec![8, 16], vec![24, 32]]);
+}
+
+#[test]
+fn packets_that_go_different_ways_do_not_share_a_batch() {
+    let (mut a, qpns) = host(Caps { src_port: None, ..OFFLOAD }, &[8, 16]);
+    qpns.into_iter().for_each(|qpn| write(&mut a, qpn, 64));
+    assert_eq!(batches(&mut a), [[8], [16]], "their source ports differ");
+}
+
+#[test]
+fn a_turn_ends_though_others_share_its_batch() {
+    let (mut a, qpns) = host(Caps { max_segments: 4, ..OFFLOAD }, &[8, 16]);
+    for qpn in &qpns {
+        (0..3).for_each(|_| write(&mut a, *qpn, 4096));
+    }
+    write(&mut a, qpns[0], 4096);
+    assert_eq!(batches(&mut a), [vec![8, 8, 8, 8], vec![16, 16, 16]]);
+}
