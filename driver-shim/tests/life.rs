@@ -46,7 +46,7 @@ fn in_memory<const N: usize>() -> [Device; N] {
 }
 
 fn udp(address: &str) -> Device {
-    let config = UdpConfig { local: Local::Address(address.parse().unwrap()), foreign_senders: false };
+    let config = UdpConfig { local: Local::Address(address.parse().unwrap()), ..UdpConfig::default() };
     open(Udp::open(&config).unwrap(), 1)
 }
 

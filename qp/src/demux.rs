@@ -3,7 +3,7 @@
 //! Everything here is a silent drop with a counted reason; no packet that fails is ever answered (rule R-ADM-1).
 
 use transport::{Counters, DropReason};
-use wire::batch::HeaderKnowledge;
+use wire::batch::{HeaderKnowledge, ID_BOUND};
 use wire::{Gid, NetHeader, PKey, Packet, ParseError, Qpn, icrc};
 
 use crate::pair::QueuePair;
@@ -65,10 +65,13 @@ pub(crate) fn check_icrc(
     counters: &mut Counters,
 ) -> Result<(), DropReason> {
     let right = match (knowledge, &packet.net) {
-        (HeaderKnowledge::Unknown, NetHeader::V4(..)) => {
-            let found = icrc::solve_id(&packet.net, packet.body()).is_some();
-            counters.rx_icrc_id_solved += u64::from(found);
-            found
+        // Rule R-ADM-17.
+        (HeaderKnowledge::Unknown | HeaderKnowledge::Near, NetHeader::V4(ip, _)) => {
+            let id = icrc::solve_id(&packet.net, packet.body());
+            let solved = knowledge == HeaderKnowledge::Unknown || id.is_some_and(|id| id != ip.id);
+            let right = id.is_some_and(|id| knowledge == HeaderKnowledge::Unknown || id < ID_BOUND);
+            counters.rx_icrc_id_solved += u64::from(solved && right);
+            right
         }
         _ => packet.icrc_ok(),
     };

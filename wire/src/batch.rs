@@ -13,6 +13,8 @@ use crate::num::Qpn;
 pub enum IpIdRule {
     /// Every packet leaves with ID 0 (an unconnected UDP socket that forbids fragmentation).
     Fixed0,
+    /// Segment `i` leaves with ID `i` (the same socket, with segmentation offload).
+    Index,
     /// Segment `i` leaves with the batch's ID + `i` (segmentation offload).
     BasePlusIndex,
     /// The back end sends the header as the core wrote it; the core counts IDs up.
@@ -45,9 +47,17 @@ pub enum HeaderKnowledge {
     Seen,
     /// Rebuilt, with every field that the ICRC covers known by a rule that the back end enforces.
     Assumed,
+    /// Rebuilt; the IPv4 identification is most likely that of the header and below [`ID_BOUND`] in any case, by a
+    /// rule that the back end enforces: offload counts identifications up from 0, and what it has joined may have
+    /// been taken apart on the way and joined again differently.
+    Near,
     /// Rebuilt; the IPv4 identification is not known.
     Unknown,
 }
+
+/// Bound of the identifications of [`IpIdRule::Index`] and [`HeaderKnowledge::Near`], which is also the most
+/// segments of a batch under that rule.
+pub const ID_BOUND: u16 = 64;
 
 /// One received packet of a burst.
 #[derive(Clone, Debug)]
@@ -63,7 +73,12 @@ pub struct RxPacket {
 /// Packets received with one call.
 #[derive(Debug, Default)]
 pub struct RxBurst {
+    /// Bodies, and behind them what bursts before have left.
     buf: Vec<u8>,
+    /// Bytes up to the end of the last body.
+    used: usize,
+    /// Where the room lent last begins.
+    room: usize,
     packets: Vec<RxPacket>,
     malformed: u32,
 }
@@ -77,7 +92,7 @@ impl RxBurst {
 
     /// Forgets all packets; keeps the memory.
     pub fn clear(&mut self) {
-        self.buf.clear();
+        self.used = 0;
         self.packets.clear();
         self.malformed = 0;
     }
@@ -96,9 +111,30 @@ impl RxBurst {
 
     /// Adds a packet whose network header is known: `body` is BTH to ICRC.
     pub fn push(&mut self, net: NetHeader, knowledge: HeaderKnowledge, body: &[u8]) {
-        let start = self.buf.len();
-        self.buf.extend_from_slice(body);
-        self.packets.push(RxPacket { net, knowledge, body: start..self.buf.len() });
+        self.room(body.len()).copy_from_slice(body);
+        self.record(net, knowledge, 0..body.len());
+    }
+
+    /// Lends `len` bytes to receive into, behind the packets that there are; [`RxBurst::record`] makes packets of
+    /// what has come. They hold whatever was received before.
+    pub fn room(&mut self, len: usize) -> &mut [u8] {
+        self.room = self.used;
+        let end = self.room + len;
+        if self.buf.len() < end {
+            self.buf.resize(end, 0);
+        }
+        &mut self.buf[self.room..end]
+    }
+
+    /// Adds a packet whose bytes from BTH to ICRC are at `body` in the room lent last.
+    ///
+    /// # Panics
+    /// Where `body` goes beyond that room.
+    pub fn record(&mut self, net: NetHeader, knowledge: HeaderKnowledge, body: Range<usize>) {
+        let body = self.room + body.start..self.room + body.end;
+        assert!(body.start <= body.end && body.end <= self.buf.len(), "within the room");
+        self.used = self.used.max(body.end);
+        self.packets.push(RxPacket { net, knowledge, body });
     }
 
     /// Adds an IP packet as it was on the wire. What is not RoCE v2 is left out; what claims to be but has
@@ -293,8 +329,14 @@ impl TxBatch {
     fn header_without_checksum(&self, i: usize) -> Option<NetHeader> {
         let mut net = self.net?;
         net.set_transport_len(self.range(i).len());
+        // Rule R-WIR-35.
         net.set_id(match self.id_rule {
             IpIdRule::Fixed0 => 0,
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "a batch has at most as many as there are IDs"
+            )]
+            IpIdRule::Index => i as u16,
             #[expect(clippy::cast_possible_truncation, reason = "identifications count modulo 2^16")]
             IpIdRule::BasePlusIndex | IpIdRule::Ours => self.base_id.wrapping_add(i as u16),
         });

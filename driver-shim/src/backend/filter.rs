@@ -17,6 +17,7 @@ const PROTOCOL: u32 = 0xFFFF_F000;
 const LOAD_BYTE: u16 = code(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS);
 const LOAD_HALF: u16 = code(libc::BPF_LD | libc::BPF_H | libc::BPF_ABS);
 const JUMP_EQUAL: u16 = code(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K);
+const JUMP_AT_LEAST: u16 = code(libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K);
 const RETURN: u16 = code(libc::BPF_RET | libc::BPF_K);
 
 #[expect(clippy::cast_possible_truncation, reason = "instruction codes have 16 bits")]
@@ -29,10 +30,19 @@ pub(super) fn nothing() -> Vec<SockFilter> {
     vec![SockFilter::new(RETURN, 0, 0, 0)]
 }
 
-/// Lets through IPv4 packets whose header is known without being seen: no options, identification 0, only
-/// "don't fragment" set.
-pub(super) fn known_ipv4_header() -> Vec<SockFilter> {
-    any_of(&[&[(LOAD_BYTE, NET, 0x45), (LOAD_HALF, NET + 4, 0), (LOAD_HALF, NET + 6, 0x4000)]])
+/// Lets through IPv4 packets whose header is known without being seen: no options, an identification below
+/// `bound`, only "don't fragment" set.
+pub(super) fn known_ipv4_header(bound: u16) -> Vec<SockFilter> {
+    vec![
+        SockFilter::new(LOAD_BYTE, 0, 0, NET),
+        SockFilter::new(JUMP_EQUAL, 0, 5, 0x45),
+        SockFilter::new(LOAD_HALF, 0, 0, NET + 4),
+        SockFilter::new(JUMP_AT_LEAST, 3, 0, bound.into()),
+        SockFilter::new(LOAD_HALF, 0, 0, NET + 6),
+        SockFilter::new(JUMP_EQUAL, 0, 1, 0x4000),
+        SockFilter::new(RETURN, 0, 0, ALL),
+        SockFilter::new(RETURN, 0, 0, 0),
+    ]
 }
 
 /// Lets through IPv4 packets without options to this UDP port.

@@ -141,6 +141,12 @@ pub(super) fn receive_capacity(socket: &Socket) -> io::Result<u32> {
     Ok(u32::try_from(socket.recv_buffer_size()?).unwrap_or(u32::MAX) / CHARGE)
 }
 
+/// Gives `socket` a send buffer of `bytes`, or what comes closest.
+pub(super) fn send_buffer(socket: &Socket, bytes: i32) -> io::Result<()> {
+    sys::set_option(socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, bytes)
+        .or_else(|_| sys::set_option(socket, libc::SOL_SOCKET, libc::SO_SNDBUF, bytes))
+}
+
 /// Packets that one queue pair may have in flight towards a receiver with room for `capacity`: half, since
 /// its requests and its READ responses may be under way together.
 pub(super) fn window(capacity: u32, most: u32) -> u32 {

@@ -6,7 +6,6 @@
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use mio::{Registry, Token, Waker};
@@ -37,9 +36,8 @@ pub use raw::Raw;
 pub use udp::{Udp, UdpConfig};
 
 use crate::interfaces::GidTable;
-use crate::sys::{Inbox, Incoming};
 
-/// Most packets that one [`Backend::recv_burst`] appends.
+/// Most datagrams that one [`Backend::recv_burst`] takes.
 pub const BURST: usize = crate::sys::BURST;
 
 /// A way to send and receive RoCE packets.
@@ -53,8 +51,9 @@ pub trait Backend: Send + fmt::Debug {
     /// GIDs, MAC and interface MTU. Constant from the opening on.
     fn addresses(&self) -> &GidTable;
 
-    /// Appends up to [`BURST`] packets to `rx` without waiting and returns how many datagrams it took off the
-    /// wire; 0 only when there are none. Some may have been no RoCE packets, so `rx` may grow by less.
+    /// Appends what has arrived to `rx` without waiting and returns how many datagrams it took off the wire, up to
+    /// [`BURST`]; 0 only when there are none. Some may have been no RoCE packets, so `rx` may grow by less; with
+    /// segmentation offload a datagram may be many packets, so it may grow by more.
     ///
     /// # Errors
     /// When the path is gone for good. What a peer sends is never an error.
@@ -203,24 +202,19 @@ impl SendFailure {
     }
 }
 
-/// Receives up to [`BURST`] datagrams from `sockets`, of which there is at least one, and gives each to `take`.
-/// The socket at `next` comes first; each gets its turn, however busy another is.
+/// Calls `receive` with each of `sockets`, of which there is at least one, until a burst has come or all have had
+/// their turn; it is told how many datagrams it may take, and says how many it took. The socket at `next` comes first;
+/// each gets its turn, however busy another is.
 fn receive_in_turns<S>(
     sockets: &mut [S],
     next: &mut usize,
-    inbox: &mut Inbox,
-    fd: impl Fn(&S) -> BorrowedFd<'_>,
-    mut take: impl FnMut(&mut S, &Incoming<'_>),
+    mut receive: impl FnMut(&mut S, usize) -> io::Result<usize>,
 ) -> io::Result<usize> {
     let turns = sockets.len();
     let mut count = 0;
     for step in 0..turns {
-        let socket = &mut sockets[(*next + step) % turns];
-        count += inbox.receive(fd(socket), BURST - count)?;
-        for datagram in inbox.iter() {
-            take(socket, &datagram);
-        }
-        if count == BURST {
+        count += receive(&mut sockets[(*next + step) % turns], BURST - count)?;
+        if count >= BURST {
             break;
         }
     }

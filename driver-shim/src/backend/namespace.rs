@@ -49,6 +49,32 @@ pub(super) fn ip(words: &str) {
     assert!(output.status.success(), "ip {words}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
+/// Gives the ends of the pair addresses 10.77.0.1 and 10.77.0.2, and makes what is sent from one to the other go over
+/// the wire, although both are of this host.
+pub(super) fn cross() {
+    for option in ["all/accept_local", "all/arp_ignore", "veth0/accept_local", "veth1/accept_local"] {
+        std::fs::write(format!("/proc/sys/net/ipv4/conf/{option}"), "1").expect("a setting of the namespace");
+    }
+    for option in ["all/rp_filter", "veth0/rp_filter", "veth1/rp_filter"] {
+        std::fs::write(format!("/proc/sys/net/ipv4/conf/{option}"), "0").expect("a setting of the namespace");
+    }
+    for (i, end) in ENDS.iter().enumerate() {
+        let (own, other) = (1 + i, 2 - i);
+        ip(&format!("address add 10.77.0.{own}/24 dev {end}"));
+        ip(&format!("rule add pref {} iif {end} lookup local", 10 + i));
+        ip(&format!("route add 10.77.0.{other} dev {end} src 10.77.0.{own} table {}", 100 + i));
+        ip(&format!("rule add pref {} to 10.77.0.{other} lookup {}", 20 + i, 100 + i));
+    }
+    ip("rule add pref 30 lookup local");
+    ip("rule del pref 0");
+}
+
+/// Runs `ethtool -K` with these words; says whether the driver took them.
+pub(super) fn features(words: &str) -> bool {
+    let output = Command::new("ethtool").arg("-K").args(words.split_whitespace()).output();
+    output.is_ok_and(|output| output.status.success())
+}
+
 fn set_up() {
     let mac = |i: usize| MACS[i].map(|byte| format!("{byte:02x}")).join(":");
     let [a, b] = ENDS;

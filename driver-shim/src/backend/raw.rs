@@ -39,6 +39,8 @@ pub struct Raw {
     table: GidTable,
     window: u32,
     inbox: Inbox,
+    /// What is received, packet by packet.
+    room: Vec<u8>,
     /// An IPv6 packet, whose header the kernel keeps to itself, put together again.
     whole: Vec<u8>,
     /// The address that [`Backend::recv_burst`] asks first.
@@ -76,7 +78,8 @@ impl Raw {
             sockets,
             registration: None,
             window: window(capacity, MAX_WINDOW),
-            inbox: Inbox::new(PACKET),
+            inbox: Inbox::new(),
+            room: vec![0; PACKET * BURST],
             whole: Vec::new(),
             next: 0,
             counters: IoCounters::default(),
@@ -105,14 +108,14 @@ impl Backend for Raw {
     }
 
     fn recv_burst(&mut self, rx: &mut RxBurst) -> io::Result<usize> {
-        let Self { sockets, next, inbox, whole, counters, .. } = self;
-        receive_in_turns(
-            sockets,
-            next,
-            inbox,
-            |bound| bound.receive.as_fd(),
-            |bound, packet| counters.rx_lost += bound.take(packet, whole, rx),
-        )
+        let Self { sockets, next, inbox, room, whole, counters, .. } = self;
+        receive_in_turns(sockets, next, |bound, limit| {
+            let count = inbox.receive(bound.receive.as_fd(), &mut room[..PACKET * limit], PACKET)?;
+            for packet in inbox.iter() {
+                counters.rx_lost += bound.take(&packet, &room[packet.at.clone()], whole, rx);
+            }
+            Ok(count)
+        })
     }
 
     fn send_batch(&mut self, tx: &TxBatch, from: usize) -> io::Result<usize> {
@@ -214,8 +217,8 @@ impl Bound {
         to.into()
     }
 
-    /// Puts a received packet into `rx`. Returns how many were lost since the one before.
-    fn take(&mut self, packet: &Incoming<'_>, whole: &mut Vec<u8>, rx: &mut RxBurst) -> u64 {
+    /// Puts a received packet of these `bytes` into `rx`. Returns how many were lost since the one before.
+    fn take(&mut self, packet: &Incoming<'_>, bytes: &[u8], whole: &mut Vec<u8>, rx: &mut RxBurst) -> u64 {
         let (mut flow_info, mut hop_limit, mut lost) = (0, 0, 0);
         for item in packet.control() {
             let Some(value) = item.number() else { continue };
@@ -234,14 +237,14 @@ impl Bound {
         match (from.ip(), self.address) {
             (IpAddr::V6(src), IpAddr::V6(dst)) => {
                 #[expect(clippy::cast_possible_truncation, reason = "the buffer is shorter than 64 KiB")]
-                let payload_len = packet.data.len() as u16;
+                let payload_len = bytes.len() as u16;
                 let traffic_class = (flow_info >> 20 & 0xFF) as u8;
                 let flow_label = flow_info & 0x000F_FFFF;
                 let ip = Ipv6Header { traffic_class, flow_label, payload_len, hop_limit, src, dst };
-                put_together(whole, ip, packet.data);
+                put_together(whole, ip, bytes);
                 rx.push_ip(whole);
             }
-            _ => rx.push_ip(packet.data),
+            _ => rx.push_ip(bytes),
         }
         lost
     }

@@ -1,43 +1,67 @@
-//! Ordinary UDP sockets: no privilege, exact ICRCs.
+//! Ordinary UDP sockets: no privilege, exact ICRCs, segmentation offload.
 //!
 //! The ICRC covers the IPv4 identification, which a UDP socket neither chooses nor sees. But an unconnected
-//! socket that forbids fragmentation always sends identification 0, and a socket filter that lets only such
-//! packets in makes the receiver know it too. The source port is the RoCE port, since the port that is
-//! bound is the one sent from. A self-test at the opening shows that the kernel keeps to this.
+//! socket that forbids fragmentation always sends identification 0, and segment `i` of what it lets the kernel
+//! segment gets `i`. A socket filter that lets only identifications below the most segments in makes the receiver
+//! know them too, but for a little doubt (rule R-ADM-17): the path may have split and joined runs differently. The
+//! source port is the RoCE port, since the port that is bound is the one sent from. A self-test at the opening shows
+//! that the kernel keeps to this.
 
 use std::io;
 use std::net::IpAddr;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
-use socket2::{Protocol, Socket, Type};
-use wire::batch::{Caps, HeaderKnowledge, IpIdRule, RxBurst, TxBatch};
-use wire::{NetHeader, ROCE_V2_PORT};
+use socket2::{Protocol, SockAddr, Socket, Type};
+use wire::batch::{Caps, HeaderKnowledge, ID_BOUND, IpIdRule, RxBurst, TxBatch};
+use wire::{NetHeader, ROCE_V2_PORT, icrc};
 
-use super::local::{Local, domain, join_group, receive_capacity, roce_port, send_to_groups_from, window};
-use super::{BURST, Backend, IoCounters, JoinError, OpenError, filter, receive_in_turns, send_all};
+use super::local::{
+    Local, domain, join_group, receive_capacity, roce_port, send_buffer, send_to_groups_from, window,
+};
+use super::{Backend, IoCounters, JoinError, OpenError, SendFailure, filter, receive_in_turns, send_all};
 use crate::interfaces::GidTable;
 use crate::sys::{self, ControlBuf, Inbox, Outgoing};
 
-/// Longest datagram that is received whole: a 4096-byte payload with every header.
-const DATAGRAM: usize = 4608;
+/// Place for one received datagram, which may be as long as a datagram can be. Beyond that only so that equal parts
+/// of several do not all fall on the same lines of a cache.
+const PLACE: usize = (64 << 10) + 320;
+
+/// Datagrams received with one call.
+const PLACES: usize = 16;
+
+/// Most bytes of one datagram that is sent, all its segments together: the most that IPv4 carries.
+const MOST_BYTES: usize = 65_507;
 
 /// Most packets of one queue pair in flight, whatever the buffer holds.
-const MAX_WINDOW: u32 = 32;
+const MAX_WINDOW: u32 = 128;
+
+/// Send buffer asked for: a few full datagrams on their way through a network card.
+const SEND_BUFFER: i32 = 1 << 20;
 
 /// How long the self-test waits for its own datagram. It arrives within the send call on loopback.
 const SELF_TEST_LIMIT: Duration = Duration::from_millis(250);
 
 /// How to open the udp back end.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct UdpConfig {
     /// Where to bind.
     pub local: Local,
     /// Also take packets whose IPv4 identification is not known, from senders that are not bound by the
     /// ID-0 rule (network cards, rdma_rxe). They are passed on as [`HeaderKnowledge::Unknown`].
     pub foreign_senders: bool,
+    /// Let the kernel segment what is sent. Without it each packet is a datagram of its own, which is several times
+    /// slower, and what a capture program shows are the packets that a network card would send.
+    pub offload: bool,
+}
+
+impl Default for UdpConfig {
+    fn default() -> Self {
+        Self { local: Local::default(), foreign_senders: false, offload: true }
+    }
 }
 
 /// The udp back end: one socket per address, and one per multicast group.
@@ -49,7 +73,13 @@ pub struct Udp {
     table: GidTable,
     window: u32,
     foreign_senders: bool,
+    /// Rule that batches are made by; which of the two is decided when the device opens.
+    id_rule: IpIdRule,
+    /// The kernel segments. Not any more where a path has refused; batches are then still made by the same rule.
+    offload: bool,
     inbox: Inbox,
+    /// Bodies of a batch that is sent packet by packet though it was made for offload.
+    resealed: Vec<u8>,
     /// The socket that [`Backend::recv_burst`] asks first.
     next: usize,
     counters: IoCounters,
@@ -85,14 +115,35 @@ impl Udp {
             table,
             window: window(capacity, MAX_WINDOW),
             foreign_senders: config.foreign_senders,
-            inbox: Inbox::new(DATAGRAM),
+            id_rule: IpIdRule::Fixed0,
+            offload: false,
+            inbox: Inbox::new(),
+            resealed: Vec::new(),
             next: 0,
             counters: IoCounters::default(),
         };
         for i in 0..udp.sockets.len() {
             udp.self_test(i)?;
         }
+        if config.offload && udp.kernel_segments()? {
+            udp.id_rule = IpIdRule::Index;
+            udp.offload = true;
+        }
         Ok(udp)
+    }
+
+    /// Whether a datagram to itself may be handed over in segments.
+    fn kernel_segments(&mut self) -> Result<bool, OpenError> {
+        let probe = format!("offload test of process {}", std::process::id()).into_bytes();
+        #[expect(clippy::cast_possible_truncation, reason = "a line of text")]
+        let half = probe.len().div_ceil(2) as u16;
+        let refused = match self.probe_returns(0, &probe, Some(half)) {
+            Ok(true) => return Ok(true),
+            Ok(false) => "it did not come back".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        tracing::warn!(refused, "no segmentation offload for UDP sockets: sending packet by packet");
+        Ok(false)
     }
 
     /// Sends a datagram to itself, which must come back through the filter.
@@ -101,7 +152,7 @@ impl Udp {
         let failed = |reason| OpenError::SelfTest { address, reason };
         // No RoCE packet, so that a peer that already sends to this port is not confused by it.
         let probe = format!("self-test of {address} in process {}", std::process::id()).into_bytes();
-        if self.probe_returns(i, &probe)? {
+        if self.probe_returns(i, &probe, None)? {
             return Ok(());
         }
         let bound = &self.sockets[i];
@@ -111,7 +162,7 @@ impl Udp {
             ));
         }
         bound.socket.detach_filter().map_err(OpenError::io("detach the socket filter"))?;
-        Err(failed(if self.probe_returns(i, &probe)? {
+        Err(failed(if self.probe_returns(i, &probe, None)? {
             "this kernel puts an IP identification other than 0 on its datagrams, so their ICRC cannot be \
              right; use the raw or packet back end"
         } else {
@@ -119,22 +170,84 @@ impl Udp {
         }))
     }
 
-    fn probe_returns(&mut self, i: usize, probe: &[u8]) -> Result<bool, OpenError> {
+    /// Sends `probe` to itself, in segments of `segment` bytes, and waits for it.
+    fn probe_returns(&mut self, i: usize, probe: &[u8], segment: Option<u16>) -> Result<bool, OpenError> {
         let bound = &self.sockets[i];
         let to = roce_port(bound.address, bound.scope);
-        bound.socket.send_to(probe, &to).map_err(OpenError::io("send the self-test's datagram"))?;
+        let mut control = ControlBuf::default();
+        if let Some(len) = segment {
+            control.push_segment_len(len);
+        }
+        let probes = Outgoing { parts: [probe, &[], &[]], to: Some(&to), control: Some(&control) };
+        sys::send_many(bound.fd(), std::iter::once(probes))
+            .map_err(OpenError::io("send the self-test's datagram"))?;
+        let mut room = vec![0; PLACE];
         // A wait that times out ends the test; every datagram before the right one is a live peer's.
         while sys::wait_readable(bound.fd(), SELF_TEST_LIMIT).map_err(OpenError::io("wait for a datagram"))? {
-            self.inbox.receive(bound.fd(), 1).map_err(OpenError::io("receive a datagram"))?;
-            if self
-                .inbox
-                .iter()
-                .any(|got| got.data == probe && got.sender().is_some_and(|from| from.ip() == bound.address))
-            {
+            self.inbox.receive(bound.fd(), &mut room, PLACE).map_err(OpenError::io("receive a datagram"))?;
+            let is_it = |got: sys::Incoming<'_>| {
+                room[got.at.clone()] == *probe && got.sender().is_some_and(|from| from.ip() == bound.address)
+            };
+            if self.inbox.iter().any(is_it) {
                 return Ok(true);
             }
         }
         Ok(false)
+    }
+
+    /// Sends the packets of `tx` from index `from` on packet by packet, each with identification 0.
+    fn send_single(&mut self, tx: &TxBatch, from: usize, way: &Way<'_>) -> io::Result<usize> {
+        let Self { sockets, counters, resealed, id_rule, .. } = self;
+        let fd = sockets[way.socket].fd();
+        let mut bytes = tx.bytes();
+        if *id_rule == IpIdRule::Index && tx.len() > 1 {
+            reseal(tx, resealed);
+            bytes = resealed;
+        }
+        send_all(tx.len(), from, &mut counters.tx_lost, |at| {
+            let bodies = bytes.chunks(tx.segment_len().max(1)).skip(at);
+            sys::send_many(fd, bodies.map(|body| way.message(body)))
+        })
+    }
+
+    /// Sends all packets of `tx` with one call; `None` where the way refuses it.
+    fn send_segments(&mut self, tx: &TxBatch, way: &Way<'_>) -> io::Result<Option<usize>> {
+        let mut control = way.control;
+        #[expect(clippy::cast_possible_truncation, reason = "one of several segments of a datagram")]
+        control.push_segment_len(tx.segment_len() as u16);
+        let datagram = Outgoing { control: Some(&control), ..way.message(tx.bytes()) };
+        match sys::send_many(self.sockets[way.socket].fd(), std::iter::once(datagram)) {
+            Ok(sent) => Ok(Some(sent * tx.len())),
+            Err(error) => match SendFailure::of(error) {
+                SendFailure::Later => Ok(Some(0)),
+                SendFailure::Lost => Ok(None),
+                SendFailure::Fatal(error) => Err(error),
+            },
+        }
+    }
+}
+
+/// Makes `resealed` the bodies of `tx`, each with the ICRC of a packet with identification 0.
+fn reseal(tx: &TxBatch, resealed: &mut Vec<u8>) {
+    resealed.clear();
+    resealed.extend_from_slice(tx.bytes());
+    for ((net, _), body) in tx.iter().zip(resealed.chunks_mut(tx.segment_len().max(1))) {
+        icrc::fill(&net.with_id(0), body);
+    }
+}
+
+/// Where the packets of a batch go.
+struct Way<'a> {
+    /// Index of the socket that has their source address.
+    socket: usize,
+    to: &'a SockAddr,
+    /// Traffic class and hop limit.
+    control: ControlBuf,
+}
+
+impl Way<'_> {
+    fn message<'a>(&'a self, bytes: &'a [u8]) -> Outgoing<'a> {
+        Outgoing { parts: [bytes, &[], &[]], to: Some(self.to), control: Some(&self.control) }
     }
 }
 
@@ -145,9 +258,9 @@ impl Backend for Udp {
 
     fn caps(&self) -> Caps {
         Caps {
-            max_segments: BURST,
-            max_bytes: 1 << 16,
-            ip_id: IpIdRule::Fixed0,
+            max_segments: ID_BOUND.into(),
+            max_bytes: MOST_BYTES,
+            ip_id: self.id_rule,
             sees_ip_header: false,
             window: self.window,
             src_port: Some(ROCE_V2_PORT),
@@ -160,28 +273,40 @@ impl Backend for Udp {
 
     fn recv_burst(&mut self, rx: &mut RxBurst) -> io::Result<usize> {
         let Self { sockets, next, inbox, counters, foreign_senders, .. } = self;
-        receive_in_turns(sockets, next, inbox, Bound::fd, |bound, datagram| {
-            counters.rx_lost += bound.take(datagram, *foreign_senders, rx);
+        receive_in_turns(sockets, next, |bound, limit| {
+            let room = rx.room(PLACE * limit.min(PLACES));
+            let count = inbox.receive(bound.fd(), room, PLACE)?;
+            for datagram in inbox.iter() {
+                counters.rx_lost += bound.take(&datagram, *foreign_senders, rx);
+            }
+            Ok(count)
         })
     }
 
     fn send_batch(&mut self, tx: &TxBatch, from: usize) -> io::Result<usize> {
         let Some(net) = tx.header(from) else { return Ok(0) };
-        let Some(bound) = self.sockets.iter().find(|bound| bound.address == net.src()) else {
+        let Some(socket) = self.sockets.iter().position(|bound| bound.address == net.src()) else {
             let taken = tx.len() - from;
             self.counters.tx_lost += taken as u64;
             return Ok(taken);
         };
-        let to = roce_port(net.dst(), bound.scope);
-        let control = ip_options(&net);
-        send_all(tx.len(), from, &mut self.counters.tx_lost, |at| {
-            let packets = tx.bodies_from(at).map(|body| Outgoing {
-                parts: [body, &[], &[]],
-                to: Some(&to),
-                control: Some(&control),
-            });
-            sys::send_many(bound.fd(), packets)
-        })
+        let to = roce_port(net.dst(), self.sockets[socket].scope);
+        let way = Way { socket, to: &to, control: ip_options(&net) };
+        // A rest would begin with identification 0 again. There is one only after a refusal.
+        if !self.offload || tx.len() == 1 || from > 0 {
+            return self.send_single(tx, from, &way);
+        }
+        if let Some(sent) = self.send_segments(tx, &way)? {
+            return Ok(sent);
+        }
+        let lost = self.counters.tx_lost;
+        let sent = self.send_single(tx, 0, &way)?;
+        if sent > 0 && self.counters.tx_lost == lost {
+            // Else it was the packets that could not be sent, one by one or together.
+            tracing::warn!(dst = %net.dst(), "the way takes no segmentation offload: sending packet by packet from now on");
+            self.offload = false;
+        }
+        Ok(sent)
     }
 
     fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
@@ -227,6 +352,7 @@ impl Bound {
         let socket = Socket::new(domain(address), Type::DGRAM, Some(Protocol::UDP)).map_err(&failed)?;
         socket.set_nonblocking(true).map_err(&failed)?;
         let capacity = receive_capacity(&socket).map_err(&failed)?;
+        send_buffer(&socket, SEND_BUFFER).map_err(&failed)?;
         if address.is_multicast() {
             // Every device of a group has a socket on its port.
             socket.set_reuse_address(true).map_err(&failed)?;
@@ -235,6 +361,10 @@ impl Bound {
         }
         let on = |level, option| sys::set_option(&socket, level, option, 1).map_err(&failed);
         on(libc::SOL_SOCKET, libc::SO_RXQ_OVFL)?;
+        // Where the kernel is too old for it, it does not segment either.
+        if let Err(error) = sys::set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, 1) {
+            tracing::debug!(%error, "runs of packets are received one by one");
+        }
         if address.is_ipv4() {
             sys::set_option(&socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)
                 .map_err(&failed)?;
@@ -242,7 +372,7 @@ impl Bound {
             on(libc::IPPROTO_IP, libc::IP_RECVTTL)?;
             if !foreign_senders {
                 // Before the bind, so that no packet slips in unfiltered.
-                socket.attach_filter(&filter::known_ipv4_header()).map_err(&failed)?;
+                socket.attach_filter(&filter::known_ipv4_header(ID_BOUND)).map_err(&failed)?;
             }
         } else {
             socket.set_only_v6(true).map_err(&failed)?;
@@ -261,13 +391,13 @@ impl Bound {
         self.socket.as_fd()
     }
 
-    /// Puts a received datagram into `rx`, with the header that it must have had. Returns how many packets
-    /// were lost since the one before.
+    /// Makes packets of a received datagram in the room of `rx`, with the headers that they must have had. Returns
+    /// how many packets were lost since the one before.
     fn take(&mut self, datagram: &sys::Incoming<'_>, foreign_senders: bool, rx: &mut RxBurst) -> u64 {
-        let (mut class, mut hop_limit, mut lost) = (0, 0, 0);
+        let (mut class, mut hop_limit, mut segment, mut lost) = (0, 0, 0, 0);
         for item in datagram.control() {
             let Some(value) = item.number() else { continue };
-            #[expect(clippy::cast_possible_truncation, reason = "both are one-byte header fields")]
+            #[expect(clippy::cast_possible_truncation, reason = "two are one-byte header fields")]
             match (item.level, item.kind) {
                 (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
                     class = value as u8
@@ -275,6 +405,7 @@ impl Bound {
                 (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => {
                     hop_limit = value as u8;
                 }
+                (libc::SOL_UDP, libc::UDP_GRO) => segment = value as usize,
                 (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => {
                     lost = u64::from(value.wrapping_sub(self.dropped));
                     self.dropped = value;
@@ -284,12 +415,23 @@ impl Bound {
         }
         let Some(from) = datagram.sender().filter(|_| !datagram.truncated) else { return lost + 1 };
         let net = NetHeader::v2(from.ip(), self.address, from.port(), class, hop_limit);
-        let Some(net) = net.map(|net| net.with_transport_len(datagram.data.len())) else { return lost + 1 };
-        let knowledge = match foreign_senders && self.address.is_ipv4() {
-            true => HeaderKnowledge::Unknown,
-            false => HeaderKnowledge::Assumed,
+        let Some(net) = net else { return lost + 1 };
+        let knowledge = match self.address {
+            IpAddr::V4(_) if foreign_senders => HeaderKnowledge::Unknown,
+            IpAddr::V4(_) => HeaderKnowledge::Near,
+            IpAddr::V6(_) => HeaderKnowledge::Assumed,
         };
-        rx.push(net, knowledge, datagram.data);
+        let Range { start, end } = datagram.at;
+        if segment == 0 || end - start <= segment {
+            rx.record(net.with_transport_len(end - start), knowledge, start..end);
+            return lost;
+        }
+        let full = net.with_transport_len(segment);
+        for (i, start) in (0..).zip((start..end).step_by(segment)) {
+            let len = segment.min(end - start);
+            let net = if len == segment { full } else { full.with_transport_len(len) };
+            rx.record(net.with_id(i), knowledge, start..start + len);
+        }
         lost
     }
 }
@@ -313,3 +455,5 @@ fn ip_options(net: &NetHeader) -> ControlBuf {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod veth_tests;

@@ -8,8 +8,9 @@
 
 use std::fmt;
 use std::io;
-use std::mem::zeroed;
+use std::mem::{MaybeUninit, zeroed};
 use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 
@@ -26,16 +27,27 @@ const CONTROL_LEN: usize = CONTROL_WORDS * 8;
 /// Ancillary data to send, built item by item.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ControlBuf {
-    words: [u64; 8],
+    words: [u64; 9],
     len: usize,
 }
 
 impl ControlBuf {
-    /// Adds an integer item. There is room for two, and a third is a mistake of the caller.
+    /// Adds an integer item. There is room for three items, and a fourth is a mistake of the caller.
     pub(crate) fn push(&mut self, level: c_int, kind: c_int, value: c_int) {
+        self.push_value(level, kind, value);
+    }
+
+    /// Adds the item that makes the kernel send a datagram as several of `len` bytes each, the last perhaps shorter.
+    pub(crate) fn push_segment_len(&mut self, len: u16) {
+        self.push_value(libc::SOL_UDP, libc::UDP_SEGMENT, len);
+    }
+
+    /// Adds an item whose value is an integer, up to four bytes.
+    fn push_value<T: Copy>(&mut self, level: c_int, kind: c_int, value: T) {
+        const { assert!(size_of::<T>() <= size_of::<c_int>()) };
+        let len = size_of::<T>() as u32;
         // SAFETY: pure arithmetic on a constant.
-        let (space, cmsg_len) =
-            unsafe { (libc::CMSG_SPACE(INT_LEN) as usize, libc::CMSG_LEN(INT_LEN) as usize) };
+        let (space, cmsg_len) = unsafe { (libc::CMSG_SPACE(len) as usize, libc::CMSG_LEN(len) as usize) };
         assert!(self.len + space <= size_of_val(&self.words), "room for the item");
         // SAFETY: all zero is a legal cmsghdr.
         let mut header: libc::cmsghdr = unsafe { zeroed() };
@@ -48,13 +60,11 @@ impl ControlBuf {
         unsafe {
             let item = at.add(self.len);
             item.cast::<libc::cmsghdr>().write(header);
-            libc::CMSG_DATA(item.cast::<libc::cmsghdr>()).cast::<c_int>().write_unaligned(value);
+            libc::CMSG_DATA(item.cast::<libc::cmsghdr>()).cast::<T>().write_unaligned(value);
         }
         self.len += space;
     }
 }
-
-const INT_LEN: u32 = size_of::<c_int>() as u32;
 
 /// A datagram to send: its parts are sent as one.
 #[derive(Clone, Copy)]
@@ -72,14 +82,15 @@ pub(crate) fn send_many<'a>(
     fd: BorrowedFd<'_>,
     messages: impl Iterator<Item = Outgoing<'a>>,
 ) -> io::Result<usize> {
-    // SAFETY: both are plain old data, all zero is a legal value.
-    let (mut headers, mut parts): ([mmsghdr; BURST], [[iovec; 3]; BURST]) = unsafe { (zeroed(), zeroed()) };
+    // Written as far as they are used: most calls send one.
+    let mut headers = [const { MaybeUninit::<mmsghdr>::uninit() }; BURST];
+    let mut parts = [const { MaybeUninit::<[iovec; 3]>::uninit() }; BURST];
     let mut count = 0;
     for ((message, header), parts) in messages.zip(&mut headers).zip(&mut parts) {
-        for (part, bytes) in parts.iter_mut().zip(message.parts) {
-            *part = iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-        }
-        let header = &mut header.msg_hdr;
+        let part = |bytes: &[u8]| iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        let parts = parts.write(message.parts.map(part));
+        // SAFETY: plain old data, all zero is a legal value.
+        let header = &mut header.write(unsafe { zeroed() }).msg_hdr;
         header.msg_iov = parts.as_mut_ptr();
         header.msg_iovlen = parts.len() as _;
         if let Some(to) = message.to {
@@ -95,17 +106,16 @@ pub(crate) fn send_many<'a>(
     if count == 0 {
         return Ok(0);
     }
-    // SAFETY: the first `count` headers point to parts, addresses and ancillary data that are borrowed for
-    // 'a or are locals, so all live through the call; the kernel only reads what they point to.
-    let sent =
-        unsafe { libc::sendmmsg(fd.as_raw_fd(), headers.as_mut_ptr(), count, libc::MSG_DONTWAIT as _) };
+    let headers = headers.as_mut_ptr().cast::<mmsghdr>();
+    // SAFETY: the first `count` headers were written above and point to parts, addresses and ancillary data
+    // that are borrowed for 'a or are locals, so all live through the call; the kernel only reads what they
+    // point to.
+    let sent = unsafe { libc::sendmmsg(fd.as_raw_fd(), headers, count, libc::MSG_DONTWAIT as _) };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
-/// Buffers for [`BURST`] datagrams, and the datagrams received last.
+/// What came with the datagrams received last: senders and ancillary data. Their bytes are where the caller said.
 pub(crate) struct Inbox {
-    size: usize,
-    data: Vec<u8>,
     control: Vec<[u64; CONTROL_WORDS]>,
     names: Vec<libc::sockaddr_storage>,
     got: Vec<Got>,
@@ -114,6 +124,7 @@ pub(crate) struct Inbox {
 /// Sizes of what was written for one datagram.
 #[derive(Clone, Copy)]
 struct Got {
+    start: usize,
     len: usize,
     control_len: usize,
     truncated: bool,
@@ -121,9 +132,9 @@ struct Got {
 
 /// One received datagram.
 pub(crate) struct Incoming<'a> {
-    /// Its bytes.
-    pub(crate) data: &'a [u8],
-    /// Whether it was longer than the buffer.
+    /// Where its bytes are in the room that was given.
+    pub(crate) at: Range<usize>,
+    /// Whether it was longer than its place.
     pub(crate) truncated: bool,
     name: &'a libc::sockaddr_storage,
     control: &'a [u64],
@@ -158,16 +169,14 @@ impl Control<'_> {
 
 impl fmt::Debug for Inbox {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Inbox").field("size", &self.size).field("got", &self.got.len()).finish()
+        f.debug_struct("Inbox").field("got", &self.got.len()).finish()
     }
 }
 
 impl Inbox {
-    /// Buffers for datagrams of up to `size` bytes.
-    pub(crate) fn new(size: usize) -> Self {
+    /// An inbox for up to [`BURST`] datagrams a call.
+    pub(crate) fn new() -> Self {
         Self {
-            size,
-            data: vec![0; size * BURST],
             control: vec![[0; CONTROL_WORDS]; BURST],
             // SAFETY: all zero is a legal address of no family.
             names: vec![unsafe { zeroed() }; BURST],
@@ -175,17 +184,19 @@ impl Inbox {
         }
     }
 
-    /// Receives up to `limit` datagrams without waiting; forgets those of the call before. Returns how many;
-    /// 0 when there are none.
-    pub(crate) fn receive(&mut self, fd: BorrowedFd<'_>, limit: usize) -> io::Result<usize> {
+    /// Receives datagrams without waiting, each into `size` bytes of `room`, at most [`BURST`]; forgets those of
+    /// the call before. Returns how many; 0 when there are none.
+    pub(crate) fn receive(&mut self, fd: BorrowedFd<'_>, room: &mut [u8], size: usize) -> io::Result<usize> {
         self.got.clear();
-        let limit = limit.min(BURST);
-        // SAFETY: both are plain old data, all zero is a legal value.
-        let (mut headers, mut parts): ([mmsghdr; BURST], [iovec; BURST]) = unsafe { (zeroed(), zeroed()) };
-        let buffers = self.data.chunks_exact_mut(self.size);
-        let slots = buffers.zip(&mut self.control).zip(&mut self.names);
+        // Written as far as they are used.
+        let mut headers = [const { MaybeUninit::<mmsghdr>::uninit() }; BURST];
+        let mut parts = [const { MaybeUninit::<iovec>::uninit() }; BURST];
+        let slots = room.chunks_exact_mut(size).zip(&mut self.control).zip(&mut self.names);
+        let mut slot_count = 0;
         for (((data, control), name), (header, part)) in slots.zip(headers.iter_mut().zip(&mut parts)) {
-            *part = iovec { iov_base: data.as_mut_ptr().cast(), iov_len: data.len() };
+            let part = part.write(iovec { iov_base: data.as_mut_ptr().cast(), iov_len: data.len() });
+            // SAFETY: plain old data, all zero is a legal value.
+            let header = header.write(unsafe { zeroed() });
             header.msg_hdr = msghdr {
                 msg_name: ptr::from_mut(name).cast(),
                 msg_namelen: size_of::<libc::sockaddr_storage>() as _,
@@ -195,15 +206,16 @@ impl Inbox {
                 msg_controllen: CONTROL_LEN as _,
                 ..header.msg_hdr
             };
+            slot_count += 1;
         }
-        // SAFETY: `limit` is at most BURST, and the first BURST headers were filled above with pointers to
-        // buffers of `self` and to locals, each with its true size; all live through the call and nothing
-        // else refers to them.
+        // SAFETY: the first `slot_count` headers were written above with pointers to places in `room` and
+        // `self` that do not overlap and to locals, each with its true size; all live through the call and
+        // nothing else refers to them.
         let count = unsafe {
             libc::recvmmsg(
                 fd.as_raw_fd(),
-                headers.as_mut_ptr(),
-                limit as _,
+                headers.as_mut_ptr().cast::<mmsghdr>(),
+                slot_count,
                 libc::MSG_DONTWAIT as _,
                 ptr::null_mut(),
             )
@@ -215,19 +227,24 @@ impl Inbox {
                 _ => Err(error),
             };
         };
-        self.got.extend(headers[..count].iter().map(|header| Got {
-            len: (header.msg_len as usize).min(self.size),
-            control_len: (header.msg_hdr.msg_controllen as usize).min(CONTROL_LEN),
-            truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
+        self.got.extend(headers[..count.min(slot_count as usize)].iter().enumerate().map(|(i, header)| {
+            // SAFETY: of the headers that the kernel filled, each was written before.
+            let header = unsafe { header.assume_init_ref() };
+            Got {
+                start: i * size,
+                len: (header.msg_len as usize).min(size),
+                control_len: (header.msg_hdr.msg_controllen as usize).min(CONTROL_LEN),
+                truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
+            }
         }));
         Ok(count)
     }
 
     /// The datagrams of the last call.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Incoming<'_>> {
-        let slots = self.data.chunks_exact(self.size).zip(&self.control).zip(&self.names);
-        self.got.iter().zip(slots).map(|(got, ((data, control), name))| Incoming {
-            data: &data[..got.len],
+        let slots = self.control.iter().zip(&self.names);
+        self.got.iter().zip(slots).map(|(got, (control, name))| Incoming {
+            at: got.start..got.start + got.len,
             truncated: got.truncated,
             name,
             control,

@@ -87,6 +87,7 @@ fn headers_state_the_length_of_their_packet() {
 #[test]
 fn identifications() {
     assert_eq!(ids(&batch(IpIdRule::Fixed0, 7, &[16; 3])), [0, 0, 0]);
+    assert_eq!(ids(&batch(IpIdRule::Index, 7, &[16; 3])), [0, 1, 2]);
     assert_eq!(ids(&batch(IpIdRule::BasePlusIndex, 0, &[16; 3])), [0, 1, 2]);
     assert_eq!(ids(&batch(IpIdRule::Ours, 0xFFFF, &[16; 3])), [0xFFFF, 0, 1]);
 }
@@ -94,7 +95,7 @@ fn identifications() {
 #[test]
 fn a_sealed_batch_is_ready_to_send() {
     // Rule R-WIR-10.
-    for rule in [IpIdRule::Fixed0, IpIdRule::BasePlusIndex, IpIdRule::Ours] {
+    for rule in [IpIdRule::Fixed0, IpIdRule::Index, IpIdRule::BasePlusIndex, IpIdRule::Ours] {
         let mut batch = batch(rule, 0x1234, &[100, 100, 60]);
         batch.seal();
         assert!(!batch.accepts(16, &caps(rule)));
@@ -159,6 +160,32 @@ fn a_burst_keeps_packets_in_order() {
     assert_eq!(burst.len(), 3);
     burst.clear();
     assert!(burst.is_empty() && burst.iter().next().is_none());
+}
+
+#[test]
+fn packets_are_received_into_the_burst_itself() {
+    let mut burst = RxBurst::new();
+    burst.push(net(), HeaderKnowledge::Seen, &[1; 20]);
+    burst.room(100)[10..90].fill(2);
+    // Of what has come two packets are made; the one between them is no packet, and the rest stays unused.
+    burst.record(net(), HeaderKnowledge::Near, 10..40);
+    burst.record(net(), HeaderKnowledge::Near, 60..90);
+    burst.push(net(), HeaderKnowledge::Seen, &[3; 20]);
+    assert_eq!(burst.room(8).len(), 8);
+    let bodies: Vec<_> = burst.iter().map(|(_, body)| body.to_vec()).collect();
+    assert_eq!(bodies, [vec![1; 20], vec![2; 30], vec![2; 30], vec![3; 20]]);
+    let ends: Vec<_> = burst.iter().map(|(packet, _)| packet.body.clone()).collect();
+    assert_eq!(ends, [0..20, 30..60, 80..110, 110..130]);
+    burst.clear();
+    assert_eq!(burst.room(20).len(), 20, "the memory is used again");
+}
+
+#[test]
+#[should_panic(expected = "within the room")]
+fn only_what_was_lent_is_recorded() {
+    let mut burst = RxBurst::new();
+    burst.room(100);
+    burst.record(net(), HeaderKnowledge::Near, 90..101);
 }
 
 #[test]

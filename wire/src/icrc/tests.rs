@@ -123,7 +123,7 @@ fn the_identification_is_found() {
     for id in [0xBEEF, 0, 1, 0xFF, 0x100, 0xFFFF] {
         fill(&net.with_id(id), &mut body);
         assert_eq!(solve_id(&net, &body), Some(id));
-        // What the header holds as its identification is not looked at.
+        // What the header holds as its identification is a guess at most.
         assert_eq!(solve_id(&net.with_id(0x1234), &body), Some(id));
     }
     body[20] ^= 1;

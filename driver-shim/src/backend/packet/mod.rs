@@ -17,7 +17,7 @@ use wire::batch::{Caps, HeaderKnowledge, IpIdRule, RxBurst, TxBatch};
 use wire::{Gid, Instant, Mac, NetHeader, ROCE_V2_PORT};
 
 use self::frame::{Frame, Head, OFFLOAD_LEN, SUPER_FRAME};
-use super::local::{receive_capacity, shield, window};
+use super::local::{receive_capacity, send_buffer, shield, window};
 use super::{BURST, Backend, IoCounters, JoinError, OpenError, Reachability, filter, send_all};
 use crate::interfaces::{GidTable, Interface};
 use crate::neigh::{Answer, Hop, Host, Kernel, Lookup, Resolver, Table};
@@ -50,6 +50,8 @@ pub struct Packet {
     table: GidTable,
     window: u32,
     inbox: Inbox,
+    /// What is received, frame by frame.
+    room: Vec<u8>,
     neighbours: Table<Neighbours>,
     mac: Mac,
     /// Packets to the device itself, which no wire brings back.
@@ -120,9 +122,7 @@ impl Packet {
         on(libc::SOL_PACKET, libc::PACKET_VNET_HDR)?;
         on(libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING)?;
         let capacity = receive_capacity(&socket).map_err(&failed)?;
-        sys::set_option(&socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, SEND_BUFFER)
-            .or_else(|_| sys::set_option(&socket, libc::SOL_SOCKET, libc::SO_SNDBUF, SEND_BUFFER))
-            .map_err(&failed)?;
+        send_buffer(&socket, SEND_BUFFER).map_err(&failed)?;
         let identity = if own {
             sys::join_promiscuous(&socket, interface.index).map_err(&failed)?;
             Identity::own(config)
@@ -135,7 +135,8 @@ impl Packet {
             table: GidTable::new(&identity.addresses, identity.mac, interface.mtu),
             mac: identity.mac,
             window: window(capacity, MAX_WINDOW),
-            inbox: Inbox::new(SUPER_FRAME),
+            inbox: Inbox::new(),
+            room: vec![0; SUPER_FRAME * BURST],
             neighbours: Table::new(identity.neighbours),
             looped: VecDeque::new(),
             waker: None,
@@ -167,14 +168,16 @@ impl Packet {
 
     /// Receives up to `limit` frames into `rx`.
     fn receive(&mut self, limit: usize, rx: &mut RxBurst) -> io::Result<usize> {
-        let count = match self.inbox.receive(self.socket.as_fd(), limit) {
-            // Reported once when the interface goes down; it may come up again.
-            Err(error) if error.raw_os_error() == Some(libc::ENETDOWN) => {
-                self.down = true;
-                0
-            }
-            other => other?,
-        };
+        let count =
+            match self.inbox.receive(self.socket.as_fd(), &mut self.room[..SUPER_FRAME * limit], SUPER_FRAME)
+            {
+                // Reported once when the interface goes down; it may come up again.
+                Err(error) if error.raw_os_error() == Some(libc::ENETDOWN) => {
+                    self.down = true;
+                    0
+                }
+                other => other?,
+            };
         if count > 0 {
             self.down = false;
         }
@@ -184,7 +187,7 @@ impl Packet {
                 self.counters.rx_lost += u64::from(total.wrapping_sub(self.dropped));
                 self.dropped = total;
             }
-            let frame = Frame::parse(received.data).filter(|_| !received.truncated);
+            let frame = Frame::parse(&self.room[received.at.clone()]).filter(|_| !received.truncated);
             let Some(frame) = frame else {
                 self.counters.rx_lost += 1;
                 continue;

@@ -88,7 +88,7 @@ fn the_port_is_held_against_other_devices() {
     let Some(_raw) = open("127.77.8.1") else { return };
     let address = "127.77.8.1".parse().expect("address");
     assert!(matches!(Raw::open(&Local::Address(address)), Err(OpenError::PortInUse { .. })));
-    let udp = Udp::open(&UdpConfig { local: Local::Address(address), foreign_senders: false });
+    let udp = Udp::open(&UdpConfig { local: Local::Address(address), ..UdpConfig::default() });
     assert!(matches!(udp, Err(OpenError::PortInUse { .. })));
 }
 

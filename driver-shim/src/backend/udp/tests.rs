@@ -1,5 +1,8 @@
+use std::cell::RefCell;
 use std::net::UdpSocket;
 
+use proptest::prop_assert_eq;
+use proptest::test_runner::{Config, TestRunner};
 use wire::{Gid, icrc};
 
 use super::*;
@@ -15,17 +18,23 @@ fn open(address: &str) -> Udp {
 
 fn open_with(address: &str, foreign_senders: bool) -> Udp {
     let local = Local::Address(address.parse().expect("address"));
-    Udp::open(&UdpConfig { local, foreign_senders }).expect("the udp back end opens")
+    Udp::open(&UdpConfig { local, foreign_senders, ..UdpConfig::default() }).expect("the udp back end opens")
 }
 
 fn batch(from: &Udp, to: &Udp, count: usize, len: usize) -> TxBatch {
+    let mut lens = vec![len; count - 1];
+    lens.push(if count > 1 { len - 4 } else { len });
+    batch_of(from, to, &lens)
+}
+
+fn batch_of(from: &Udp, to: &Udp, lens: &[usize]) -> TxBatch {
     let (src, dst) = (from.sockets[0].address, to.sockets[0].address);
     let net = NetHeader::v2(src, dst, ROCE_V2_PORT, 0x6A, 17).expect("one family");
     let mut tx = TxBatch::new();
     tx.begin(net, &from.caps(), 99);
-    for i in 0..count {
-        let byte = u8::try_from(i).expect("few packets");
-        tx.push(len).fill(byte);
+    for (byte, len) in (0..).zip(lens) {
+        assert!(tx.accepts(*len, &from.caps()));
+        tx.push(*len).fill(byte);
     }
     tx.seal();
     tx
@@ -38,15 +47,16 @@ fn receive(udp: &mut Udp, rx: &mut RxBurst, count: usize) {
     }
 }
 
-/// Receives packets 2 to 4 of `tx`, which were sent, and compares.
-fn check_arrival(receiver: &mut Udp, tx: &TxBatch) {
+/// Receives the packets of `tx` from index `from` on, which were sent, and compares.
+fn check_arrival(receiver: &mut Udp, tx: &TxBatch, from: usize) {
     let mut rx = RxBurst::new();
-    receive(receiver, &mut rx, 3);
-    assert_eq!(rx.len(), 3);
-    for ((packet, body), (sent, sent_body)) in rx.iter().zip(tx.iter().skip(2)) {
-        assert_eq!(packet.net, sent);
-        assert_eq!(packet.knowledge, HeaderKnowledge::Assumed);
-        assert_eq!(body, sent_body);
+    let count = tx.len() - from;
+    receive(receiver, &mut rx, count);
+    assert_eq!(rx.len(), count);
+    for ((packet, body), (sent, sent_body)) in rx.iter().zip(tx.iter().skip(from)) {
+        assert_eq!((packet.net, body), (sent, sent_body));
+        let v4 = sent.dst().is_ipv4();
+        assert_eq!(packet.knowledge, if v4 { HeaderKnowledge::Near } else { HeaderKnowledge::Assumed });
         assert!(icrc::verify(&packet.net, body));
     }
     assert_eq!(receiver.recv_burst(&mut rx).expect("receives"), 0);
@@ -56,17 +66,89 @@ fn check_arrival(receiver: &mut Udp, tx: &TxBatch) {
 #[test]
 fn a_batch_arrives_over_ipv4_with_exact_icrcs_and_header_fields() {
     let (mut sender, mut receiver) = (open("127.77.2.1"), open("127.77.2.2"));
-    let tx = batch(&sender, &receiver, 5, 4112);
-    assert_eq!(sender.send_batch(&tx, 2).expect("sends"), 3);
-    check_arrival(&mut receiver, &tx);
+    assert_eq!(sender.caps().ip_id, IpIdRule::Index, "this kernel segments");
+    for count in [1, 15] {
+        let tx = batch(&sender, &receiver, count, 4112);
+        assert_eq!(sender.send_batch(&tx, 0).expect("sends"), count);
+        check_arrival(&mut receiver, &tx, 0);
+    }
 }
 
 #[test]
 fn a_batch_arrives_over_ipv6_with_exact_icrcs_and_header_fields() {
     let mut udp = open("::1");
-    let tx = batch(&udp, &udp, 5, 1040);
-    assert_eq!(udp.send_batch(&tx, 2).expect("sends"), 3);
-    check_arrival(&mut udp, &tx);
+    let tx = batch(&udp, &udp, 62, 1040);
+    assert_eq!(udp.send_batch(&tx, 0).expect("sends"), 62);
+    check_arrival(&mut udp, &tx, 0);
+    // What is left of a batch that did not go whole.
+    assert_eq!(udp.send_batch(&tx, 60).expect("sends"), 2);
+    check_arrival(&mut udp, &tx, 60);
+}
+
+#[test]
+fn without_offload_each_packet_is_a_datagram_of_its_own() {
+    let local = Local::Address("127.77.2.3".parse().expect("address"));
+    let config = UdpConfig { local, offload: false, ..UdpConfig::default() };
+    let (mut sender, mut receiver) = (Udp::open(&config).expect("opens"), open("127.77.2.4"));
+    assert_eq!(sender.caps().ip_id, IpIdRule::Fixed0);
+    let tx = batch(&sender, &receiver, 5, 4112);
+    assert_eq!(sender.send_batch(&tx, 2).expect("sends"), 3);
+    check_arrival(&mut receiver, &tx, 2);
+}
+
+#[test]
+fn a_batch_made_for_offload_is_sent_packet_by_packet_where_the_way_has_refused_it() {
+    let (mut sender, mut receiver) = (open("127.77.2.5"), open("127.77.2.6"));
+    let tx = batch(&sender, &receiver, 5, 1040);
+    sender.offload = false;
+    assert_eq!(sender.send_batch(&tx, 2).expect("sends"), 3);
+    let mut rx = RxBurst::new();
+    receive(&mut receiver, &mut rx, 3);
+    for ((packet, body), (sent, sent_body)) in rx.iter().zip(tx.iter().skip(2)) {
+        assert_eq!(packet.net, sent.with_id(0));
+        assert_eq!(body[..body.len() - 4], sent_body[..body.len() - 4]);
+        assert!(icrc::verify(&packet.net, body));
+    }
+}
+
+#[test]
+fn datagrams_that_are_no_runs_of_packets_give_what_is_in_them() {
+    let (stranger, mut udp) = (open("127.77.2.7"), open("127.77.2.8"));
+    let to = roce_port(udp.sockets[0].address, 0);
+    let (bytes, mut rx) = ([7; 100], RxBurst::new());
+    for (len, segment, parts) in
+        [(100, 33, vec![33, 33, 33, 1]), (64, 1, vec![1; 64]), (100, 100, vec![100]), (0, 0, vec![0])]
+    {
+        let mut control = ControlBuf::default();
+        if segment > 0 {
+            control.push_segment_len(segment);
+        }
+        let odd = Outgoing { parts: [&bytes[..len], &[], &[]], to: Some(&to), control: Some(&control) };
+        assert_eq!(sys::send_many(stranger.sockets[0].fd(), std::iter::once(odd)).expect("sends"), 1);
+        rx.clear();
+        receive(&mut udp, &mut rx, parts.len());
+        let bodies: Vec<usize> = rx.iter().map(|(_, body)| body.len()).collect();
+        assert_eq!(bodies, parts);
+    }
+    assert_eq!(udp.counters(), IoCounters::default());
+}
+
+#[test]
+fn any_batch_arrives_packet_by_packet() {
+    let ends = RefCell::new((open("127.77.10.1"), open("127.77.10.2")));
+    let batches = (4_usize..1031, 1_usize..=64, 4_usize..1031);
+    let mut runner = TestRunner::new(Config { cases: 64, failure_persistence: None, ..Config::default() });
+    let result = runner.run(&batches, |(words, count, last)| {
+        let (sender, receiver) = &mut *ends.borrow_mut();
+        let len = 4 * words;
+        let mut lens = vec![len; count.min(MOST_BYTES / len)];
+        *lens.last_mut().expect("at least one") = 4 * last.min(words);
+        let tx = batch_of(sender, receiver, &lens);
+        prop_assert_eq!(sender.send_batch(&tx, 0).expect("sends"), lens.len());
+        check_arrival(receiver, &tx, 0);
+        Ok(())
+    });
+    result.expect("every batch arrives");
 }
 
 #[test]
@@ -86,7 +168,7 @@ fn a_sender_outside_the_rule_is_kept_out_unless_allowed() {
         if foreign_senders {
             assert_eq!(knowledge, [HeaderKnowledge::Unknown; 2]);
         } else {
-            assert_eq!(knowledge, [HeaderKnowledge::Assumed]);
+            assert_eq!(knowledge, [HeaderKnowledge::Near]);
             assert_eq!(udp.counters().rx_lost, 1, "the kernel counts what the filter drops");
         }
     }
@@ -96,7 +178,7 @@ fn a_sender_outside_the_rule_is_kept_out_unless_allowed() {
 fn a_port_in_use_is_blamed_on_its_owner() {
     let _first = open("127.77.4.1");
     let local = Local::Address("127.77.4.1".parse().expect("address"));
-    let error = Udp::open(&UdpConfig { local, foreign_senders: false }).expect_err("in use");
+    let error = Udp::open(&UdpConfig { local, ..UdpConfig::default() }).expect_err("in use");
     let OpenError::PortInUse { owner: PortOwner::Process { pid, .. }, .. } = &error else {
         panic!("{error}")
     };
@@ -106,7 +188,7 @@ fn a_port_in_use_is_blamed_on_its_owner() {
 
 #[test]
 fn bad_places_to_bind_are_explained() {
-    let open = |local| Udp::open(&UdpConfig { local, foreign_senders: false }).expect_err("no such place");
+    let open = |local| Udp::open(&UdpConfig { local, ..UdpConfig::default() }).expect_err("no such place");
     let nowhere = Local::Address("203.0.113.9".parse().expect("address"));
     assert!(matches!(open(nowhere), OpenError::NoSuchAddress { .. }));
     let error = open(Local::Interface("nosuch0".into()));

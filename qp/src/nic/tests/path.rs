@@ -130,6 +130,30 @@ fn an_identification_nobody_saw_is_solved_for() {
     assert_eq!(b.nic.counters().rx_icrc_id_solved, 1);
 }
 
+/// Rule R-ADM-17.
+#[test]
+fn an_identification_known_within_bounds_is_solved_for_within_them() {
+    let (mut a, mut b) = connected();
+    for (sent, guess, arrives, solved) in
+        [(0, 0, true, 0), (5, 5, true, 0), (63, 0, true, 1), (64, 0, false, 0)]
+    {
+        let before = b.nic.counters().rx_icrc_id_solved;
+        b.recv(RecvWr::new(1, &[b.sge(0, 8)]));
+        a.send(SendWr::send(1, &[a.sge(0, 8)]));
+        let mut packet = a.transmit().remove(0);
+        packet.net = packet.net.with_id(sent);
+        packet.refill_icrc();
+        let mut body = Vec::new();
+        packet.emit_body(&mut body);
+        let mut burst = RxBurst::new();
+        burst.push(packet.net.with_id(guess), HeaderKnowledge::Near, &body);
+        b.nic.handle_burst(NOW, &burst);
+        assert_eq!(b.receives_done().len(), usize::from(arrives), "{sent}");
+        assert_eq!(b.nic.counters().rx_icrc_id_solved - before, solved, "{sent}");
+    }
+    assert_eq!(b.dropped(), [(DropReason::BadIcrc, 1)]);
+}
+
 #[test]
 fn the_first_request_in_rtr_establishes_communication_once() {
     let (mut a, mut b) = (Host::new(1), Host::new(2));
