@@ -46,6 +46,14 @@ pub struct DeviceArgs {
     /// Ethernet address of the host of its own
     #[arg(long, value_parser = parse_mac)]
     mac: Option<Mac>,
+    /// Let the kernel segment what udp and packet send; off is several times slower, and other programs then capture
+    /// single packets
+    #[arg(long, value_name = "on|off", default_value = "on", value_parser = parse_switch, action = clap::ArgAction::Set)]
+    gso: bool,
+    /// udp: also take packets from network cards and rdma_rxe, whose IPv4 identification must then be solved for, which
+    /// leaves half the check of their ICRC
+    #[arg(long)]
+    foreign_senders: bool,
     /// Behave like this NIC where the protocol leaves a choice: strict (the rules to the letter), rxe (Linux's
     /// rdma_rxe) or connectx (NVIDIA ConnectX)
     #[arg(long, value_name = "NIC", default_value_t)]
@@ -116,9 +124,7 @@ impl DeviceArgs {
                         .into(),
                 ));
             }
-            BackendKind::Udp => {
-                Box::new(Udp::open(&UdpConfig { local: self.local()?, ..UdpConfig::default() })?)
-            }
+            BackendKind::Udp => Box::new(Udp::open(&self.udp_config(self.local()?))?),
             BackendKind::Raw => Box::new(Raw::open(&self.local()?)?),
             BackendKind::Packet => Box::new(Packet::open(&self.packet_config()?)?),
         };
@@ -155,7 +161,7 @@ impl DeviceArgs {
                     Box::new(hub.attach(nth_after(first, which))?)
                 }
                 BackendKind::Raw => Box::new(Raw::open(&local)?),
-                _ => Box::new(Udp::open(&UdpConfig { local, ..UdpConfig::default() })?),
+                _ => Box::new(Udp::open(&self.udp_config(local))?),
             };
             self.finish(backend, u64::from(which))
         };
@@ -176,6 +182,10 @@ impl DeviceArgs {
             (None, Some(name)) => Ok(Local::Interface(name.clone())),
             (None, None) => Ok(Local::FreeLoopback),
         }
+    }
+
+    fn udp_config(&self, local: Local) -> UdpConfig {
+        UdpConfig { local, foreign_senders: self.foreign_senders, offload: self.gso }
     }
 
     fn packet_config(&self) -> Result<PacketConfig, Failure> {
@@ -243,6 +253,14 @@ fn parse_prefix(text: &str) -> Result<(IpAddr, u8), String> {
     let most = if address.is_ipv4() { 32 } else { 128 };
     let length = length.parse().ok().filter(|length| *length <= most).ok_or(right)?;
     Ok((address, length))
+}
+
+fn parse_switch(text: &str) -> Result<bool, &'static str> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("write on or off"),
+    }
 }
 
 fn parse_mac(text: &str) -> Result<Mac, String> {

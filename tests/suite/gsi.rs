@@ -252,6 +252,6 @@ fn two_devices_exchange_management_datagrams_in_memory_and_over_udp() {
     exchange(&[2, 3].map(|last| side(hub.attach([127, 0, 0, last].into()).unwrap())));
     exchange(&["127.77.30.2", "127.77.30.3"].map(|address| {
         let local = Local::Address(address.parse().unwrap());
-        side(Udp::open(&UdpConfig { local, foreign_senders: false }).unwrap())
+        side(Udp::open(&UdpConfig { local, ..UdpConfig::default() }).unwrap())
     }));
 }

@@ -84,6 +84,7 @@ fn headers_state_the_length_of_their_packet() {
     assert_eq!(lens, [100, 60]);
 }
 
+/// Rule R-WIR-35.
 #[test]
 fn identifications() {
     assert_eq!(ids(&batch(IpIdRule::Fixed0, 7, &[16; 3])), [0, 0, 0]);

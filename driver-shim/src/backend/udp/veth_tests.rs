@@ -44,7 +44,7 @@ fn exchange(sender: &mut Udp, receiver: &mut Udp, sizes: &[usize]) -> usize {
     other
 }
 
-/// Rules R-ADM-17 and R-WIR-35. The kernel joins packets whose identifications count up, or stay the same, or does
+/// The kernel joins packets whose identifications count up, or stay the same, or does
 /// not: whatever the way does, packets come with ICRCs that are right.
 fn splits_and_joins() {
     namespace::cross();
@@ -70,6 +70,7 @@ fn splits_and_joins() {
     }
 }
 
+/// Rules R-ADM-17 and R-WIR-35.
 #[test]
 fn runs_that_the_path_splits_and_joins_arrive_with_right_icrcs() {
     namespace::run(
