@@ -67,8 +67,8 @@ def fi_rma_bw(server, client, size):
 class Ferroce:
     """Our commands and the bare path, built before."""
 
-    def __init__(self, binaries, verify):
-        self.binaries, self.verify = binaries, verify
+    def __init__(self, binaries, quick):
+        self.binaries, self.quick = binaries, quick
 
     @staticmethod
     def device(backend, place):
@@ -78,11 +78,13 @@ class Ferroce:
     def run(self, server, client, backend, tool, size, qps=1, messages=None, more=(), lossy=()):
         """One of our commands. `bw` gives Gbit/s (of 64 bytes: millions of messages a second), `lat` microseconds."""
         port, kind = str(next(PORTS)), tool.rsplit("-", 1)[1]
-        count = 20_000 if kind == "lat" else messages or max(MESSAGES[size] // qps, 5)
-        options = ["-p", port, "-s", str(size), "-n", str(count), "-F", *more]
+        count = messages or (20_000 if kind == "lat" else MESSAGES[size] // qps)
+        if self.quick:
+            count //= 10
+        options = ["-p", port, "-s", str(size), "-n", str(max(count, 5)), "-F", *more]
         if kind == "bw":
             options += ["-q", str(qps), "--report_gbits"]
-        if self.verify:
+        if self.quick:
             options += ["--verify"]
         program = f"{self.binaries}/ferroce"
         out = run_pair(server, client, [program, tool, *self.device(backend, server), *options],
