@@ -4,12 +4,12 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use wire::{Bth, Duration, Gid, Instant, Qpn};
+use wire::{Bth, Duration, Gid, Instant, NetHeader, Qpn};
 use zerocopy::FromBytes;
 
 use crate::faults::{Direction, FaultSpec};
 use crate::frame::Frame;
-use crate::injector::{FaultCounts, Injector};
+use crate::injector::{FaultCounts, Injector, Verdict};
 
 /// How long a reordered packet waits for one to overtake it.
 pub const MAX_HOLD: Duration = Duration::from_micros(200);
@@ -62,11 +62,41 @@ impl Stage {
     }
 
     /// Takes a packet that passes at `now`.
-    pub fn push(&mut self, now: Instant, direction: Direction, mut frame: Frame) {
+    pub fn push(&mut self, now: Instant, direction: Direction, frame: Frame) {
         let verdict = self.injector.decide(direction, &frame.net, &frame.body);
+        self.apply(now, direction, &verdict, || frame);
+    }
+
+    /// Decides about a packet that passes at `now`. True where it goes on at once and as it is, which is left to the
+    /// caller; else what the faults leave of it comes out of [`Stage::pop`]. `owned` makes a copy of it then.
+    pub fn lets_pass(
+        &mut self,
+        now: Instant,
+        direction: Direction,
+        net: &NetHeader,
+        body: &[u8],
+        owned: impl FnOnce() -> Frame,
+    ) -> bool {
+        let verdict = self.injector.decide(direction, net, body);
+        // A packet that is held waits for this one.
+        if verdict == Verdict::default() && self.lanes[direction as usize].held.is_empty() {
+            return true;
+        }
+        self.apply(now, direction, &verdict, owned);
+        false
+    }
+
+    fn apply(
+        &mut self,
+        now: Instant,
+        direction: Direction,
+        verdict: &Verdict,
+        owned: impl FnOnce() -> Frame,
+    ) {
         if verdict.drop {
             return;
         }
+        let mut frame = owned();
         verdict.corrupt_body(&mut frame.body);
         let lane = &mut self.lanes[direction as usize];
         let flow = flow_of(&frame);

@@ -1,23 +1,26 @@
 //! Faults on purpose: a back end whose packets are lost, repeated, spoiled, held back or overtaken.
 //!
-//! What happens to which packet is decided by [`fabric::Stage`]; this wrapper moves packets through it, in
-//! both directions. Directions without faults pass untouched, whole batches at a time.
+//! What happens to which packet is decided by [`fabric::Stage`]; this wrapper moves packets past it or through it, in
+//! both directions. What no fault touches goes on in runs as long as they can be, so that segmentation offload still
+//! has its use; a batch that a fault cuts in pieces is sent as pieces, whose packets get identifications and ICRCs of
+//! their own.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
+use std::ops::Range;
 use std::sync::Arc;
 
 use fabric::{Direction, FaultCounts, FaultSpec, Frame, Stage};
 use mio::{Registry, Token, Waker};
 use wire::batch::{Caps, HeaderKnowledge, IpIdRule, RxBurst, TxBatch};
-use wire::{Duration, Instant};
+use wire::{Duration, Instant, NetHeader, icrc};
 
 use super::{BURST, Backend, IoCounters, JoinError, Reachability};
 use crate::interfaces::GidTable;
 
-/// Packets that wait for room before the engine is told that there is none.
+/// Batches that wait for room before the engine is told that there is none.
 const WAITING: usize = 4 * BURST;
 
 /// Pause before packets are offered again that found no room.
@@ -30,9 +33,10 @@ pub struct Faulty {
     /// Whether there are faults for packets sent, and for packets received.
     faults: [bool; 2],
     now: Instant,
-    /// Sent packets that came through the stage and found no room yet.
-    waiting: VecDeque<Frame>,
-    single: TxBatch,
+    /// What goes out next: the pieces of a batch, and packets that came through the stage. Of the first, so many
+    /// packets are gone already.
+    waiting: VecDeque<TxBatch>,
+    gone: usize,
     received: RxBurst,
     /// How far the headers of received packets are known, by family: the same for all of a back end.
     knowledge: [HeaderKnowledge; 2],
@@ -55,7 +59,7 @@ impl Faulty {
             faults: [any(Direction::Tx), any(Direction::Rx)],
             now: Instant::ZERO,
             waiting: VecDeque::new(),
-            single: TxBatch::new(),
+            gone: 0,
             received: RxBurst::new(),
             knowledge: [HeaderKnowledge::Seen; 2],
         }
@@ -73,22 +77,69 @@ impl Faulty {
 
     /// Sends what comes out of the stage now, as far as there is room.
     fn send_due(&mut self) -> io::Result<()> {
-        while let Some(frame) = self.stage.pop(self.now, Direction::Tx) {
-            self.waiting.push_back(frame);
-        }
+        self.queue_due();
+        self.send_waiting()
+    }
+
+    /// Queues what comes out of the stage now.
+    fn queue_due(&mut self) {
         let as_written = Caps { ip_id: IpIdRule::Ours, ..self.backend.caps() };
-        while let Some(frame) = self.waiting.front() {
-            let id = if let wire::NetHeader::V4(ip, _) = frame.net { ip.id } else { 0 };
-            self.single.begin(frame.net, &as_written, id);
+        while let Some(frame) = self.stage.pop(self.now, Direction::Tx) {
+            let mut single = TxBatch::new();
+            single.begin(frame.net, &as_written, id_of(&frame.net));
             // Not sealed: the ICRC is there already, right or spoiled.
-            self.single.push(frame.body.len()).copy_from_slice(&frame.body);
-            if self.backend.send_batch(&self.single, 0)? == 0 {
+            single.push(frame.body.len()).copy_from_slice(&frame.body);
+            self.waiting.push_back(single);
+        }
+    }
+
+    /// Queues packets of `tx` that no fault touches, as a batch of their own.
+    fn queue_run(&mut self, tx: &TxBatch, run: Range<usize>) {
+        let Some(net) = tx.header(run.start).filter(|_| !run.is_empty()) else { return };
+        let mut piece = TxBatch::new();
+        piece.begin(net, &self.backend.caps(), id_of(&net));
+        for body in tx.bodies_from(run.start).take(run.len()) {
+            piece.push(body.len()).copy_from_slice(body);
+        }
+        piece.seal();
+        self.waiting.push_back(piece);
+    }
+
+    fn send_waiting(&mut self) -> io::Result<()> {
+        while let Some(batch) = self.waiting.front() {
+            self.gone += self.backend.send_batch(batch, self.gone)?;
+            if self.gone < batch.len() {
                 break;
             }
             self.waiting.pop_front();
+            self.gone = 0;
         }
         Ok(())
     }
+}
+
+/// A packet that is to go out alone, with the ICRC that is right then.
+fn alone(net: NetHeader, body: &[u8], rule: IpIdRule) -> Frame {
+    let mut frame = Frame::new(net, body.to_vec());
+    if matches!(rule, IpIdRule::Fixed0 | IpIdRule::Index) && id_of(&net) != 0 {
+        frame.net = frame.net.with_id(0);
+        icrc::fill(&frame.net, &mut frame.body);
+    }
+    frame
+}
+
+/// Gives to `rx` what comes out of the stage now; returns how many packets that were.
+fn pass_on_due(stage: &mut Stage, now: Instant, knowledge: [HeaderKnowledge; 2], rx: &mut RxBurst) -> usize {
+    let mut passed = 0;
+    while let Some(frame) = stage.pop(now, Direction::Rx) {
+        rx.push(frame.net, knowledge[usize::from(frame.net.dst().is_ipv6())], &frame.body);
+        passed += 1;
+    }
+    passed
+}
+
+fn id_of(net: &NetHeader) -> u16 {
+    if let NetHeader::V4(ip, _) = net { ip.id } else { 0 }
 }
 
 impl Backend for Faulty {
@@ -111,17 +162,17 @@ impl Backend for Faulty {
         self.received.clear();
         let taken = self.backend.recv_burst(&mut self.received)?;
         rx.add_malformed(self.received.malformed());
+        let mut passed = pass_on_due(&mut self.stage, self.now, self.knowledge, rx);
         for (packet, body) in self.received.iter() {
-            self.knowledge[usize::from(packet.net.dst().is_ipv6())] = packet.knowledge;
-            self.stage.push(self.now, Direction::Rx, Frame::new(packet.net, body.to_vec()));
-        }
-        let mut passed = 0;
-        while passed < BURST
-            && let Some(frame) = self.stage.pop(self.now, Direction::Rx)
-        {
-            let knowledge = self.knowledge[usize::from(frame.net.dst().is_ipv6())];
-            rx.push(frame.net, knowledge, &frame.body);
-            passed += 1;
+            let family = usize::from(packet.net.dst().is_ipv6());
+            self.knowledge[family] = packet.knowledge;
+            let owned = || Frame::new(packet.net, body.to_vec());
+            if self.stage.lets_pass(self.now, Direction::Rx, &packet.net, body, owned) {
+                rx.push(packet.net, packet.knowledge, body);
+                passed += 1;
+                continue;
+            }
+            passed += pass_on_due(&mut self.stage, self.now, self.knowledge, rx);
         }
         Ok(taken.max(passed))
     }
@@ -134,10 +185,23 @@ impl Backend for Faulty {
         if self.waiting.len() > WAITING {
             return Ok(0);
         }
-        for (net, body) in tx.iter_from(from) {
-            self.stage.push(self.now, Direction::Tx, Frame::new(net, body.to_vec()));
+        let rule = self.backend.caps().ip_id;
+        let mut run = from..from;
+        for (i, (net, body)) in (from..).zip(tx.iter_from(from)) {
+            let owned = || alone(net, body, rule);
+            if self.stage.lets_pass(self.now, Direction::Tx, &net, body, owned) {
+                run.end = i + 1;
+                continue;
+            }
+            self.queue_run(tx, run);
+            self.queue_due();
+            run = i + 1..i + 1;
         }
-        self.send_due()?;
+        if run.start == from && self.waiting.is_empty() {
+            run.start += self.backend.send_batch(tx, from)?;
+        }
+        self.queue_run(tx, run);
+        self.send_waiting()?;
         Ok(tx.len().saturating_sub(from))
     }
 
@@ -195,8 +259,10 @@ impl Backend for Faulty {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use fabric::FaultKind;
-    use wire::{NetHeader, ROCE_V2_PORT, icrc};
+    use wire::ROCE_V2_PORT;
 
     use super::*;
     use crate::backend::{Hub, Loopback};
@@ -269,6 +335,67 @@ mod tests {
         }
     }
 
+    /// A back end that offloads, and keeps the sizes of the batches that it was given.
+    #[derive(Debug)]
+    struct Offload(Loopback, Arc<Mutex<Vec<usize>>>);
+
+    impl Backend for Offload {
+        fn name(&self) -> &'static str {
+            self.0.name()
+        }
+        fn caps(&self) -> Caps {
+            Caps { ip_id: IpIdRule::Index, ..self.0.caps() }
+        }
+        fn addresses(&self) -> &GidTable {
+            self.0.addresses()
+        }
+        fn recv_burst(&mut self, rx: &mut RxBurst) -> io::Result<usize> {
+            self.0.recv_burst(rx)
+        }
+        fn send_batch(&mut self, tx: &TxBatch, from: usize) -> io::Result<usize> {
+            self.1.lock().expect("not poisoned").push(tx.len() - from);
+            self.0.send_batch(tx, from)
+        }
+        fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+            self.0.register(registry, token)
+        }
+    }
+
+    #[test]
+    fn what_no_fault_touches_goes_in_runs_with_icrcs_of_their_own() {
+        let hub = Loopback::hub();
+        let sizes = Arc::<Mutex<Vec<usize>>>::default();
+        let offload = Offload(hub.attach(address(1)).expect("free"), Arc::clone(&sizes));
+        let faults =
+            [(FaultKind::Drop, "psn=+5"), (FaultKind::Duplicate, "psn=+9"), (FaultKind::Corrupt, "psn=+12")];
+        let specs = faults.map(|(kind, text)| FaultSpec::parse(kind, text).expect("a fault"));
+        let mut a = Faulty::new(Box::new(offload), &specs, 1);
+        let mut b = Faulty::new(Box::new(hub.attach(address(2)).expect("free")), &[], 1);
+        for first in [0, 15] {
+            let net = NetHeader::v2(address(1), address(2), ROCE_V2_PORT, 0, 64).expect("one family");
+            let mut tx = TxBatch::new();
+            tx.begin(net, &a.caps(), 0);
+            for i in first..first + 15 {
+                let body = tx.push(32);
+                // A SEND with its PSN.
+                body[..12].copy_from_slice(&[4, 0, 0xFF, 0xFF, 0, 0, 0, 1, 0, 0, 0, i]);
+                body[12..28].fill(i);
+            }
+            tx.seal();
+            assert_eq!(a.send_batch(&tx, 0).expect("sends"), 15);
+        }
+        let came = receive(&mut b);
+        let right: Vec<u8> = came.iter().filter(|(_, right)| *right).map(|(i, _)| *i).collect();
+        let times = |i| match i {
+            5 | 12 => 0,
+            9 => 2,
+            _ => 1,
+        };
+        assert_eq!(right, (0..30).flat_map(|i| vec![i; times(i)]).collect::<Vec<u8>>());
+        assert_eq!(came.len(), right.len() + 1, "the spoiled one comes too");
+        assert_eq!(*sizes.lock().expect("not poisoned"), [5, 3, 1, 1, 2, 1, 2, 15]);
+    }
+
     /// A back end with room for a few packets.
     #[derive(Debug)]
     struct Narrow(Loopback, usize);
@@ -303,15 +430,17 @@ mod tests {
     fn what_finds_no_room_is_sent_later_and_in_order() {
         let hub = Loopback::hub();
         let narrow = Narrow(hub.attach(address(1)).expect("free"), 3);
-        let never = FaultSpec::parse(FaultKind::Drop, "tx:0").expect("a fault");
-        let mut a = Faulty::new(Box::new(narrow), &[never], 1);
+        let twice = FaultSpec::parse(FaultKind::Duplicate, "tx:1").expect("a fault");
+        let mut a = Faulty::new(Box::new(narrow), &[twice], 1);
         let mut b = Faulty::new(Box::new(hub.attach(address(2)).expect("free")), &[], 1);
-        send(&mut a, 5);
-        assert_eq!(receive(&mut b).len(), 3);
+        send(&mut a, 3);
+        let mut came = receive(&mut b);
+        assert_eq!(came.len(), 3);
         assert_eq!(a.poll_timeout(), Some(Instant::ZERO + RETRY));
         a.recv_burst(&mut RxBurst::new()).expect("makes room");
         a.poll(Instant::ZERO);
-        assert_eq!(receive(&mut b), [(3, true), (4, true)]);
+        came.extend(receive(&mut b));
+        assert_eq!(came, [0, 0, 1, 1, 2, 2].map(|i| (i, true)));
         assert_eq!(a.poll_timeout(), None);
     }
 }
