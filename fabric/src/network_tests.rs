@@ -64,6 +64,7 @@ fn a_batch_is_sent_packet_by_packet() {
         ip_id: wire::batch::IpIdRule::Fixed0,
         sees_ip_header: true,
         window: 64,
+        credit: u32::MAX,
         src_port: None,
     };
     let mut batch = TxBatch::new();

@@ -206,6 +206,30 @@ impl Engines {
         }
     }
 
+    /// PSNs in flight, which the device bounds for all its reliable queue pairs together.
+    pub(crate) fn in_flight(&self) -> u32 {
+        match self {
+            Self::Rc(requester, _) | Self::XrcIni(requester) => requester.in_flight(),
+            Self::Uc(..) | Self::Ud(..) | Self::XrcTgt(_) => 0,
+        }
+    }
+
+    /// PSNs that the request takes that was announced; 0 of what nobody bounds.
+    pub(crate) fn next_span(&self) -> u32 {
+        match self {
+            Self::Rc(requester, _) | Self::XrcIni(requester) => requester.next_span(),
+            Self::Uc(..) | Self::Ud(..) | Self::XrcTgt(_) => 0,
+        }
+    }
+
+    /// Whether the request that was written last has to ask for an ACK after all.
+    pub(crate) fn asks_again(&mut self) -> bool {
+        match self {
+            Self::Rc(requester, _) | Self::XrcIni(requester) => requester.asks_again(),
+            Self::Uc(..) | Self::Ud(..) | Self::XrcTgt(_) => false,
+        }
+    }
+
     /// Writes the request that was announced; false where its memory has gone.
     pub(crate) fn write_send(&mut self, ctx: &mut Ctx<'_>, body: &mut [u8]) -> bool {
         match self {

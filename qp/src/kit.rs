@@ -21,6 +21,7 @@ pub(crate) const CAPS: Caps = Caps {
     ip_id: IpIdRule::Ours,
     sees_ip_header: true,
     window: 16,
+    credit: u32::MAX,
     src_port: None,
 };
 

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod cq;
+mod credit;
 mod demux;
 mod engines;
 pub mod error;

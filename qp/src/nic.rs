@@ -13,9 +13,10 @@ use std::collections::VecDeque;
 use rand_core::{RngCore, SeedableRng};
 use transport::{Counters, Effects, PdId, Profile};
 use wire::batch::Caps;
-use wire::{Gid, Mtu};
+use wire::{Gid, Mtu, Qpn};
 
 use crate::cq::Cq;
+use crate::credit::Credit;
 use crate::event::{Drops, Event, Tracer};
 use crate::limits::Limits;
 use crate::mr::MrTable;
@@ -26,6 +27,7 @@ use crate::state::AddressVector;
 use crate::table::QpTable;
 
 mod cqs;
+mod fill;
 mod mcast;
 mod objects;
 mod pairs;
@@ -75,6 +77,7 @@ pub struct Nic {
     ready: Ready,
     /// Bytes of a turn of a queue pair.
     quantum: i64,
+    credit: Credit,
     timers: Timers,
     /// Reused for every call into an engine; empty between calls but for the counters.
     out: Effects,
@@ -93,6 +96,7 @@ impl Nic {
         let ip_id = rng.next_u32() as u16;
         Self {
             quantum: crate::sched::quantum(&config.caps, config.active_mtu),
+            credit: Credit::new(config.caps.credit),
             config,
             pds: Slab::default(),
             memory: MrTable::new(),
@@ -134,6 +138,19 @@ impl Nic {
     #[must_use]
     pub const fn counters(&self) -> &Counters {
         &self.out.counters
+    }
+
+    /// Packets of all reliable queue pairs that have been sent and wait for an answer, READ responses that were asked
+    /// for counted in; `Caps::credit` bounds them.
+    #[must_use]
+    pub const fn in_flight(&self) -> u64 {
+        self.credit.used()
+    }
+
+    /// What one queue pair has of [`Nic::in_flight`]; `None` where there is no such queue pair.
+    #[must_use]
+    pub fn in_flight_of(&self, qpn: Qpn) -> Option<u32> {
+        self.qps.get(qpn).map(|pair| pair.engines.in_flight())
     }
 
     /// Packets dropped, by reason.

@@ -10,7 +10,7 @@ use crate::cq::CqId;
 use crate::engines::Engines;
 use crate::mr::MrTable;
 use crate::nic::NicConfig;
-use crate::sched::Turn;
+use crate::sched::{Ready, Turn};
 use crate::srq::XrcdId;
 use crate::state::{QpAttr, QpState, QpType};
 use crate::wr::QpCap;
@@ -142,6 +142,10 @@ pub(crate) struct QueuePair {
     pub(crate) queued: bool,
     /// What it may still send before others.
     pub(crate) turn: Turn,
+    /// Of the device's credit, what it had in flight when that was last counted.
+    pub(crate) held: u32,
+    /// PSNs of the packet for which it stands in line for credit.
+    pub(crate) in_line: Option<u32>,
     /// Its entry among the device's timers.
     pub(crate) timer: Option<Instant>,
     pub(crate) comm_est: bool,
@@ -166,6 +170,8 @@ impl QueuePair {
             net: None,
             queued: false,
             turn: Turn::default(),
+            held: 0,
+            in_line: None,
             timer: None,
             comm_est: false,
             drained: false,
@@ -181,6 +187,15 @@ impl QueuePair {
     /// Lane of the queue pair that it sends to next.
     pub(crate) fn lane(&self) -> usize {
         TxBatch::lane(self.engines.next_dest().unwrap_or(self.params.dest_qpn))
+    }
+
+    /// Takes its place among those with something to send, where it has something.
+    pub(crate) fn join(&mut self, ready: &mut Ready) {
+        let has_work = self.engines.has_replies() || self.engines.sends() > 0;
+        if !self.queued && has_work {
+            self.queued = true;
+            ready.push(self.qpn, self.lane());
+        }
     }
 
     /// Takes over attributes that were checked, and does what the transition asks for. Leaving SQD lets requests
@@ -264,7 +279,7 @@ fn params(qpn: Qpn, init: &QpInit, attr: &QpAttr, config: &NicConfig) -> RcParam
         timeout: attr.timeout,
         retry_cnt: attr.retry_cnt,
         rnr_retry: attr.rnr_retry,
-        window: config.caps.window.clamp(1, MAX_WINDOW),
+        window: config.caps.window.min(config.caps.credit).clamp(1, MAX_WINDOW),
         qkey: if init.qp_type == QpType::Gsi { GSI_QKEY } else { attr.qkey },
         sq_psn: attr.sq_psn,
         rq_psn: attr.rq_psn,
@@ -278,13 +293,15 @@ mod tests {
 
     /// Rule R-REQ-6.
     #[test]
-    fn the_window_stays_within_half_the_circle_of_psns() {
+    fn the_window_stays_within_half_the_circle_of_psns_and_the_credit() {
         let cq = CqId(0);
         let init = QpInit::new(QpType::Rc, transport::PdId(0), cq, cq);
         for (given, kept) in [(0, 1), (1, 1), (64, 64), (u32::MAX, (1 << 23) - 1)] {
             let mut config = crate::kit::config(1);
             config.caps.window = given;
             assert_eq!(QueuePair::new(Qpn::new(0x11), init, &config).params.window, kept);
+            config.caps.credit = 48;
+            assert_eq!(QueuePair::new(Qpn::new(0x11), init, &config).params.window, kept.min(48));
         }
     }
 }

@@ -17,6 +17,7 @@ const CAPS: Caps = Caps {
     ip_id: IpIdRule::Ours,
     sees_ip_header: true,
     window: 64,
+    credit: u32::MAX,
     src_port: None,
 };
 

@@ -26,6 +26,7 @@ fn nic(gids: &[Gid], active_mtu: Mtu) -> (Nic, Qpn, CqId) {
         ip_id: IpIdRule::Ours,
         sees_ip_header: true,
         window: 64,
+        credit: u32::MAX,
         src_port: None,
     };
     let profile = transport::Profile::Strict;

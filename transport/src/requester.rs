@@ -43,6 +43,8 @@ pub struct Requester {
     local_error: Option<(usize, WcStatus)>,
     /// No new request may start (SQD).
     draining: bool,
+    /// What [`Requester::prepare`] announced.
+    prepared: Option<NextPacket>,
 }
 
 /// What kind of failure makes packets be sent again.
@@ -74,6 +76,7 @@ impl Requester {
             since_ack_req: 0,
             local_error: None,
             draining: false,
+            prepared: None,
         }
     }
 
@@ -123,6 +126,25 @@ impl Requester {
         self.una
     }
 
+    /// PSNs that have been sent and wait for an answer: requests, and READ responses that were asked for. What is to be
+    /// sent again is not counted: it did not arrive.
+    #[must_use]
+    pub const fn in_flight(&self) -> u32 {
+        self.snd.steps_from(self.una)
+    }
+
+    /// PSNs that the packet takes which [`Requester::prepare`] announced.
+    #[must_use]
+    pub fn next_span(&self) -> u32 {
+        self.prepared.as_ref().map_or(0, |next| next.span)
+    }
+
+    /// The packet written last is to ask for an ACK after all, since what is in flight keeps others from sending; false
+    /// where one that asks will be answered for all of it.
+    pub fn asks_again(&mut self) -> bool {
+        self.in_flight() > 0 && core::mem::take(&mut self.since_ack_req) > 0
+    }
+
     /// Completes everything that is posted with a flush error, in order (rule F21).
     pub fn flush(&mut self, ctx: &mut Ctx<'_>) {
         for wqe in self.sq.drain(..) {
@@ -146,6 +168,7 @@ impl Requester {
 
     /// Length of the next packet to send, BTH to ICRC; `None` where nothing may be sent now.
     pub fn prepare(&mut self, ctx: &mut Ctx<'_>) -> Option<usize> {
+        self.prepared = None;
         // A request that has failed just now takes those behind it along (rule R-REQ-41).
         if ctx.out.fatal || self.rnr_until.is_some() {
             return None;
@@ -166,7 +189,7 @@ impl Requester {
         }
         let next = self.next_packet(ctx.params)?;
         // Rule R-REQ-6.
-        let in_flight = self.snd.steps_from(self.una);
+        let in_flight = self.in_flight();
         if in_flight != 0 && in_flight + next.span > ctx.params.window {
             return None;
         }
@@ -175,13 +198,15 @@ impl Requester {
         if fresh && next.opens_read && self.open_reads.len() >= usize::from(ctx.params.max_rd_atomic) {
             return None;
         }
-        Some(next.body_len())
+        let len = next.body_len();
+        self.prepared = Some(next);
+        Some(len)
     }
 
     /// Writes the packet that [`Requester::prepare`] announced into `body`; the ICRC is left out. Returns
     /// false where local memory could not be read: then nothing is sent.
     pub fn write(&mut self, ctx: &mut Ctx<'_>, body: &mut [u8]) -> bool {
-        let Some(next) = self.next_packet(ctx.params) else { return false };
+        let Some(next) = self.prepared.take() else { return false };
         let ack_req = self.asks_for_ack(ctx, &next);
         let wqe = &self.sq[self.cur];
         if next.write(ctx, wqe, ctx.params.dest_qpn, self.snd, ack_req, body).is_err() {
@@ -199,7 +224,7 @@ impl Requester {
         let (params, behaviour) = (ctx.params, ctx.params.behaviour);
         let every = behaviour.ack_req_every.unwrap_or(ack_req_every(params.window)).max(1);
         let repeated = self.snd != self.high;
-        let in_flight = self.snd.steps_from(self.una) + next.span;
+        let in_flight = self.in_flight() + next.span;
         next.last && !(behaviour.ack_req_when_idle && self.is_followed(ctx))
             || repeated && behaviour.ack_req_on_repeats
             || in_flight >= params.window
@@ -230,7 +255,13 @@ impl Requester {
             }
         } else if self.ack_deadline.is_some_and(|deadline| deadline <= ctx.now) {
             self.recovering = false;
-            self.retry(ctx, Cause::Timeout);
+            if self.in_flight() == 0 {
+                // What is to be sent again has not been: nobody can have answered it (rule R-REQ-48). The wait begins
+                // when it is.
+                self.ack_deadline = None;
+            } else {
+                self.retry(ctx, Cause::Timeout);
+            }
         }
     }
 

@@ -14,6 +14,7 @@ use crate::sge::gather;
 use crate::wqe::{SendFlags, SendOp, SendWqe};
 
 /// One packet as it will be sent.
+#[derive(Debug)]
 pub(crate) struct NextPacket {
     pub(crate) transport: Transport,
     pub(crate) operation: Operation,

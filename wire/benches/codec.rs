@@ -99,6 +99,7 @@ fn row(effort: &Effort, size: usize) {
         ip_id: IpIdRule::BasePlusIndex,
         sees_ip_header: true,
         window: 32,
+        credit: u32::MAX,
         src_port: None,
     };
     let mut batch = TxBatch::new();

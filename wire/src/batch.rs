@@ -35,6 +35,9 @@ pub struct Caps {
     /// Packets that a queue pair may have in flight, requests or READ responses, before the receiver's
     /// buffer may overflow.
     pub window: u32,
+    /// Packets that all its reliable queue pairs together may have in flight. A receive buffer serves all queue pairs
+    /// of its device, so this is what it holds; `window` keeps one of them from taking it all.
+    pub credit: u32,
     /// UDP source port that every packet leaves with, where the back end cannot choose it per packet. The
     /// ICRC covers it.
     pub src_port: Option<u16>,
@@ -290,6 +293,13 @@ impl TxBatch {
         }
         tail.fill(0);
         body
+    }
+
+    /// The last body, to be changed: its ICRC is filled later.
+    pub fn last_mut(&mut self) -> Option<&mut [u8]> {
+        let last = self.count.checked_sub(1).filter(|last| *last >= self.filled)?;
+        let range = self.range(last);
+        Some(&mut self.buf[range])
     }
 
     /// Takes the last body out again: it could not be written.

@@ -105,6 +105,7 @@ impl Backend for Loopback {
             ip_id: IpIdRule::Ours,
             sees_ip_header: true,
             window: 256,
+            credit: 1 << 14,
             src_port: None,
         }
     }

@@ -99,6 +99,7 @@ impl Backend for Raw {
             ip_id: IpIdRule::Ours,
             sees_ip_header: true,
             window: self.window,
+            credit: self.window,
             src_port: None,
         }
     }

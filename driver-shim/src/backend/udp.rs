@@ -263,6 +263,7 @@ impl Backend for Udp {
             ip_id: self.id_rule,
             sees_ip_header: false,
             window: self.window,
+            credit: self.window,
             src_port: Some(ROCE_V2_PORT),
         }
     }

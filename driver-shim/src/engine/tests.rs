@@ -31,6 +31,7 @@ impl Backend for Counting {
             ip_id: IpIdRule::Ours,
             sees_ip_header: true,
             window: 1,
+            credit: 1,
             src_port: None,
         }
     }

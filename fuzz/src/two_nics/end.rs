@@ -69,6 +69,7 @@ impl End {
             ip_id: IpIdRule::Ours,
             sees_ip_header: true,
             window: limits.window,
+            credit: limits.window.saturating_mul(2),
             src_port: None,
         };
         let gid = Ipv4Addr::new(10, 0, 0, host).into();

@@ -134,6 +134,7 @@ impl Link {
             ip_id: IpIdRule::Ours,
             sees_ip_header: true,
             window,
+            credit: u32::MAX,
             src_port: None,
         };
         Self::with(caps, Mtu::B1024)

@@ -18,6 +18,7 @@ const CAPS: Caps = Caps {
     ip_id: IpIdRule::BasePlusIndex,
     sees_ip_header: true,
     window: 256,
+    credit: 1024,
     src_port: Some(4791),
 };
 

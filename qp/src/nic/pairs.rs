@@ -127,7 +127,9 @@ impl Nic {
         if !self.groups_of(qpn).is_empty() {
             return Err(DestroyError::Busy);
         }
-        let pair = self.qps.remove(qpn).ok_or(DestroyError::NoSuchObject)?;
+        let mut pair = self.qps.remove(qpn).ok_or(DestroyError::NoSuchObject)?;
+        self.credit.count(&mut pair.held, 0);
+        self.end_turn(qpn);
         if let Some(at) = pair.timer {
             self.timers.remove(at, qpn);
         }

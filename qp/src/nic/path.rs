@@ -1,15 +1,15 @@
 //! The data path: packets in, time passing, packets out.
 
 use transport::{Ctx, DropReason, RecvQueue};
-use wire::batch::{Caps, HeaderKnowledge, RxBurst, TxBatch};
+use wire::batch::{HeaderKnowledge, RxBurst, TxBatch};
 use wire::ext::Xrceth;
 use wire::ip::Ecn;
 use wire::opcode::Kind;
 use wire::{Instant, NetHeader, Packet, Qpn};
 
 use super::Nic;
+use super::fill::{Filled, Sending};
 use crate::demux;
-use crate::engines::Engines;
 use crate::event::{AsyncEvent, Event, TraceEvent};
 use crate::pair::QueuePair;
 use crate::srq::Missing;
@@ -147,6 +147,7 @@ impl Nic {
             let Some(pair) = self.turn(qpn) else { continue };
             let Some(net) = pair.engines.next_header(pair.net) else {
                 pair.turn.goes_on(0, false);
+                self.end_turn(qpn);
                 continue;
             };
             let lane = pair.lane();
@@ -188,23 +189,39 @@ impl Nic {
         Some(pair)
     }
 
+    /// The turn of `qpn` is over: who waits for credit may be next.
+    pub(super) fn end_turn(&mut self, qpn: Qpn) {
+        self.credit.turn_ends(qpn);
+        if self.credit.is_awaited() {
+            self.grant_credit();
+        }
+    }
+
     /// Lets a queue pair add its packets for `way` to `batch`; true where the batch takes no more.
     fn take_turn(&mut self, now: Instant, qpn: Qpn, way: (&NetHeader, usize), batch: &mut TxBatch) -> bool {
         let (packets, bytes) = (batch.len(), batch.bytes().len());
         let Some(pair) = self.qps.get_mut(qpn) else { return false };
+        let share = self.credit.share(qpn, pair.held);
         let mut ctx = Ctx { now, params: &pair.params, memory: &mut self.memory, out: &mut self.out };
-        let sending = Sending {
+        let mut sending = Sending {
             engines: &mut pair.engines,
             state: pair.attr.state,
             requests_first: &mut pair.requests_first,
+            share,
         };
-        let filled = fill(&mut ctx, sending, way, &self.config.caps, batch);
+        let filled = sending.fill(&mut ctx, way, &self.config.caps, batch);
         let packets = batch.len() - packets;
         let bytes = batch.bytes().len() - bytes + packets * way.0.len();
-        let more = filled != Filled::All;
+        let more = matches!(filled, Filled::Full | Filled::Elsewhere);
         if pair.turn.goes_on(bytes, more) {
             pair.queued = true;
             self.ready.push_front(qpn, pair.lane());
+        } else {
+            self.credit.turn_ends(qpn);
+        }
+        if filled == Filled::NoCredit && pair.in_line.is_none() {
+            pair.in_line = Some(pair.engines.next_span());
+            self.credit.line_up(qpn);
         }
         self.settle_after_send(now, qpn, more);
         if packets > 0
@@ -231,74 +248,4 @@ impl Nic {
     pub fn wants_transmit(&self) -> bool {
         !self.ready.is_empty()
     }
-}
-
-/// How filling a batch ended.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Filled {
-    /// The queue pair has nothing more to send now.
-    All,
-    /// What it has goes another way.
-    Elsewhere,
-    /// The batch takes no more, or none of the length that is next.
-    Full,
-}
-
-/// Fills `batch`, which goes the way `net` to queue pairs of `lane`, with answers and requests for as long as they fit.
-///
-/// Answers go first; but where they filled the last batch alone, requests do, so that a peer that asks without end
-/// cannot keep a queue pair from asking itself.
-fn fill(
-    ctx: &mut Ctx<'_>,
-    pair: Sending<'_>,
-    (net, lane): (&NetHeader, usize),
-    caps: &Caps,
-    batch: &mut TxBatch,
-) -> Filled {
-    let Sending { engines, state, requests_first } = pair;
-    let before = batch.len();
-    let parts =
-        if *requests_first { [Part::Requests, Part::Answers] } else { [Part::Answers, Part::Requests] };
-    for part in parts {
-        if part == Part::Requests && !state.continues_requests() {
-            continue;
-        }
-        loop {
-            let len = match part {
-                Part::Answers => engines.prepare_reply(ctx),
-                Part::Requests => engines.prepare_send(ctx, net, lane),
-            };
-            let Some(len) = len else { break };
-            if !batch.accepts(len, caps) {
-                if batch.len() > before {
-                    *requests_first = part == Part::Answers;
-                }
-                return Filled::Full;
-            }
-            let written = match part {
-                Part::Answers => engines.write_reply(ctx, batch.push(len)),
-                Part::Requests => engines.write_send(ctx, batch.push(len)),
-            };
-            if !written {
-                batch.cancel_last();
-            }
-        }
-    }
-    *requests_first = false;
-    // Datagrams that go another way fill a batch of their own.
-    if batch.len() > before && engines.next_dest().is_some() { Filled::Elsewhere } else { Filled::All }
-}
-
-/// What of a queue pair [`fill`] works on.
-struct Sending<'a> {
-    engines: &'a mut Engines,
-    state: QpState,
-    requests_first: &'a mut bool,
-}
-
-/// Whose packets join a batch.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Part {
-    Answers,
-    Requests,
 }

@@ -15,10 +15,7 @@ impl Nic {
         if self.out.fatal || self.out.send_failed || !self.out.completions.is_empty() {
             self.settle(now, qpn);
         } else {
-            self.update_timer(qpn);
-            if more {
-                self.schedule(qpn);
-            }
+            self.follow_up(qpn, more);
         }
     }
 
@@ -41,9 +38,52 @@ impl Nic {
             self.fail_sends(now, qpn);
         }
         self.deliver(now);
-        self.check_drained(qpn);
-        self.update_timer(qpn);
-        self.schedule(qpn);
+        self.follow_up(qpn, true);
+    }
+
+    /// Looks what the queue pair needs now that its engines have worked: a timer, a turn where it `wants` one, room for
+    /// what it has in flight.
+    fn follow_up(&mut self, qpn: Qpn, wants: bool) {
+        let Some(pair) = self.qps.get_mut(qpn) else { return };
+        self.credit.count(&mut pair.held, pair.engines.in_flight());
+        if pair.state() == QpState::Sqd && !pair.drained && pair.engines.is_drained() {
+            pair.drained = true;
+            if pair.attr.en_sqd_async_notify {
+                self.events.push_back(Event::Async(AsyncEvent::SqDrained(qpn)));
+            }
+        }
+        // A deadline that moved back is found out when the old one comes.
+        if let Some(due) = pair.engines.poll_timeout()
+            && pair.timer.is_none_or(|at| due < at)
+        {
+            if let Some(at) = pair.timer.replace(due) {
+                self.timers.remove(at, qpn);
+            }
+            self.timers.insert(due, qpn);
+        }
+        if wants {
+            pair.join(&mut self.ready);
+        }
+        if self.credit.is_awaited() {
+            self.grant_credit();
+        }
+    }
+
+    /// Gives a turn to who is first in line for credit, where there is enough (rule R-REQ-48).
+    pub(super) fn grant_credit(&mut self) {
+        let qps = &mut self.qps;
+        let granted = self.credit.grant(|qpn| {
+            let pair = qps.get_mut(qpn)?;
+            let still = pair.state().continues_requests() && pair.engines.sends() > 0;
+            pair.in_line = pair.in_line.filter(|_| still);
+            pair.in_line
+        });
+        let Some(pair) = granted.and_then(|qpn| self.qps.get_mut(qpn)) else { return };
+        pair.in_line = None;
+        if !pair.queued {
+            pair.queued = true;
+            self.ready.push_front(pair.qpn, pair.lane());
+        }
     }
 
     /// Puts a queue pair into the error state; false where it was there.
@@ -117,35 +157,9 @@ impl Nic {
         }
     }
 
-    fn check_drained(&mut self, qpn: Qpn) {
-        let Some(pair) = self.qps.get_mut(qpn) else { return };
-        if pair.state() == QpState::Sqd && !pair.drained && pair.engines.is_drained() {
-            pair.drained = true;
-            if pair.attr.en_sqd_async_notify {
-                self.events.push_back(Event::Async(AsyncEvent::SqDrained(qpn)));
-            }
-        }
-    }
-
     pub(super) fn schedule(&mut self, qpn: Qpn) {
-        let Some(pair) = self.qps.get_mut(qpn) else { return };
-        let has_work = pair.engines.has_replies() || pair.engines.sends() > 0;
-        if !pair.queued && has_work {
-            pair.queued = true;
-            self.ready.push(qpn, pair.lane());
-        }
-    }
-
-    fn update_timer(&mut self, qpn: Qpn) {
-        let Some(pair) = self.qps.get_mut(qpn) else { return };
-        // A deadline that moved back is found out when the old one comes.
-        if let Some(due) = pair.engines.poll_timeout()
-            && pair.timer.is_none_or(|at| due < at)
-        {
-            if let Some(at) = pair.timer.replace(due) {
-                self.timers.remove(at, qpn);
-            }
-            self.timers.insert(due, qpn);
+        if let Some(pair) = self.qps.get_mut(qpn) {
+            pair.join(&mut self.ready);
         }
     }
 

@@ -81,6 +81,7 @@ fn caps(random: &mut Random) -> Caps {
         ip_id: IpIdRule::Ours,
         sees_ip_header: true,
         window: [1, 2, 5, 16, 64][random.below(5)],
+        credit: [1, 2, 8, 32, u32::MAX][random.below(5)],
         src_port: None,
     }
 }
@@ -402,6 +403,10 @@ impl Host {
         }
         self.sent += out.len() as u64;
         assert_eq!(self.nic.counters().sent_pkts, self.sent);
+        // Rule R-REQ-48.
+        let in_flight: u64 =
+            self.pairs.keys().filter_map(|qpn| self.nic.in_flight_of(*qpn)).map(u64::from).sum();
+        assert_eq!(self.nic.in_flight(), in_flight);
         out
     }
 
@@ -438,6 +443,7 @@ impl Host {
     /// Nothing is under way: what has been posted has completed.
     pub(crate) fn check_rest(&mut self) {
         self.collect();
+        assert_eq!(self.nic.in_flight(), 0);
         for (qpn, work) in &self.model.pairs {
             if self.model.is_lossy(work) {
                 continue;

@@ -63,6 +63,7 @@ impl Lone {
             ip_id: IpIdRule::Ours,
             sees_ip_header: true,
             window: 64,
+            credit: u32::MAX,
             src_port: None,
         };
         let mut nic = Nic::new(NicConfig {

@@ -39,6 +39,7 @@ impl WorldConfig {
                 ip_id: IpIdRule::BasePlusIndex,
                 sees_ip_header: true,
                 window: 64,
+                credit: u32::MAX,
                 src_port: None,
             },
             ipv6: false,

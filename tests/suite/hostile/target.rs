@@ -445,6 +445,7 @@ fn new_nic(addr: Ipv4Addr) -> Nic {
         ip_id: IpIdRule::Ours,
         sees_ip_header: true,
         window: 64,
+        credit: u32::MAX,
         src_port: None,
     };
     Nic::new(NicConfig {

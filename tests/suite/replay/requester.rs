@@ -125,6 +125,7 @@ impl<'a> Replay<'a> {
             ip_id: IpIdRule::Ours,
             sees_ip_header: true,
             window: 64,
+            credit: u32::MAX,
             src_port: None,
         };
         let gids = vec![conversation.requester];

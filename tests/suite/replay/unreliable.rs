@@ -85,6 +85,7 @@ impl<'a> End<'a> {
             ip_id: IpIdRule::Ours,
             sees_ip_header: true,
             window: 64,
+            credit: u32::MAX,
             src_port: None,
         };
         let mut nic = Nic::new(NicConfig { gids: vec![own], active_mtu: Mtu::B4096, caps, seed: 1, profile });

@@ -3,7 +3,15 @@ use crate::repr::PacketRepr;
 use crate::{Bth, Opcode, Operation, Packet, Psn, Qpn};
 
 fn caps(ip_id: IpIdRule) -> Caps {
-    Caps { max_segments: 4, max_bytes: 1000, ip_id, sees_ip_header: true, window: 32, src_port: None }
+    Caps {
+        max_segments: 4,
+        max_bytes: 1000,
+        ip_id,
+        sees_ip_header: true,
+        window: 32,
+        credit: 32,
+        src_port: None,
+    }
 }
 
 fn net() -> NetHeader {

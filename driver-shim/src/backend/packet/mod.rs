@@ -222,6 +222,7 @@ impl Backend for Packet {
             ip_id: IpIdRule::Ours,
             sees_ip_header: true,
             window: self.window,
+            credit: self.window,
             src_port: None,
         }
     }

@@ -9,25 +9,26 @@ use crate::pair::QpInit;
 use crate::state::QpType;
 
 /// As a UDP socket has it.
-const OFFLOAD: Caps = Caps {
+pub(super) const OFFLOAD: Caps = Caps {
     max_segments: 64,
     max_bytes: 65_507,
     ip_id: IpIdRule::BasePlusIndex,
     sees_ip_header: true,
     window: 1024,
+    credit: u32::MAX,
     src_port: Some(4791),
 };
 
-/// A host whose back end is as `caps` say, with connections to queue pairs of these numbers.
-fn host(caps: Caps, peers: &[u32]) -> (Host, Vec<Qpn>) {
-    let mut a = Host::new(1);
-    a.nic = Nic::new(NicConfig { caps, ..config(1) });
+/// Host `number` of two, whose back end is as `caps` say, with connections to queue pairs of these numbers.
+pub(super) fn host_of(number: u8, caps: Caps, peers: &[u32]) -> (Host, Vec<Qpn>) {
+    let mut a = Host::new(number);
+    a.nic = Nic::new(NicConfig { caps, ..config(number) });
     a.pd = a.nic.alloc_pd();
     a.send_cq = a.nic.create_cq(4096).unwrap();
-    a.mr = a.nic.reg_mr(a.pd, vec![1; 1 << 20], ALL).unwrap();
+    a.mr = a.nic.reg_mr(a.pd, vec![number; 1 << 20], ALL).unwrap();
     let cap = QpCap { max_send_wr: 256, ..QpCap::default() };
     a.init = QpInit { cap, ..QpInit::new(QpType::Rc, a.pd, a.send_cq, a.send_cq) };
-    let mut attr = a.attr(&Host::new(2));
+    let mut attr = a.attr(&Host::new(3 - number));
     attr.path_mtu = Mtu::B4096;
     let mut qpns = Vec::new();
     for peer in peers {
@@ -37,6 +38,10 @@ fn host(caps: Caps, peers: &[u32]) -> (Host, Vec<Qpn>) {
         qpns.push(a.qpn);
     }
     (a, qpns)
+}
+
+fn host(caps: Caps, peers: &[u32]) -> (Host, Vec<Qpn>) {
+    host_of(1, caps, peers)
 }
 
 fn write(a: &mut Host, qpn: Qpn, len: u32) {

@@ -1,0 +1,125 @@
+//! Filling a batch: which answers and requests of one queue pair join it, and why no more do.
+//!
+//! [`Nic::poll_transmit`](super::Nic::poll_transmit) comes here with every turn of a queue pair. Nothing here says whose
+//! turn it is.
+
+use transport::Ctx;
+use wire::batch::{Caps, TxBatch};
+use wire::{Bth, NetHeader};
+use zerocopy::FromBytes;
+
+use crate::credit::Share;
+use crate::engines::Engines;
+use crate::state::QpState;
+
+/// What of a queue pair filling a batch works on.
+pub(super) struct Sending<'a> {
+    pub(super) engines: &'a mut Engines,
+    pub(super) state: QpState,
+    pub(super) requests_first: &'a mut bool,
+    pub(super) share: Share,
+}
+
+/// How filling a batch ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Filled {
+    /// The queue pair has nothing more to send now.
+    All,
+    /// What it has goes another way.
+    Elsewhere,
+    /// It may not have more in flight beside what others have.
+    NoCredit,
+    /// The batch takes no more, or none of the length that is next.
+    Full,
+}
+
+impl Sending<'_> {
+    /// Fills `batch`, which goes the way `net` to queue pairs of `lane`, with answers and requests for as long as they
+    /// fit.
+    ///
+    /// Answers go first; but where they filled the last batch alone, requests do, so that a peer that asks without end
+    /// cannot keep a queue pair from asking itself.
+    pub(super) fn fill(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        way: (&NetHeader, usize),
+        caps: &Caps,
+        batch: &mut TxBatch,
+    ) -> Filled {
+        let before = batch.len();
+        let mut filled = Filled::All;
+        for part in 0..2 {
+            let answers = (part == 0) != *self.requests_first;
+            let ended = if answers {
+                self.add_answers(ctx, caps, batch)
+            } else if self.state.continues_requests() {
+                self.add_requests(ctx, way, caps, batch)
+            } else {
+                Filled::All
+            };
+            if ended == Filled::Full {
+                if batch.len() > before {
+                    *self.requests_first = answers;
+                }
+                return Filled::Full;
+            }
+            if ended != Filled::All {
+                filled = ended;
+            }
+        }
+        *self.requests_first = false;
+        if filled == Filled::All && batch.len() > before && self.engines.next_dest().is_some() {
+            // Datagrams that go another way fill a batch of their own.
+            return Filled::Elsewhere;
+        }
+        filled
+    }
+
+    fn add_answers(&mut self, ctx: &mut Ctx<'_>, caps: &Caps, batch: &mut TxBatch) -> Filled {
+        while let Some(len) = self.engines.prepare_reply(ctx) {
+            if !batch.accepts(len, caps) {
+                return Filled::Full;
+            }
+            if !self.engines.write_reply(ctx, batch.push(len)) {
+                batch.cancel_last();
+            }
+        }
+        Filled::All
+    }
+
+    fn add_requests(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        (net, lane): (&NetHeader, usize),
+        caps: &Caps,
+        batch: &mut TxBatch,
+    ) -> Filled {
+        let mut last_is_ours = false;
+        while let Some(len) = self.engines.prepare_send(ctx, net, lane) {
+            let ended = if !self.share.allows(self.engines.in_flight(), self.engines.next_span()) {
+                Filled::NoCredit
+            } else if !batch.accepts(len, caps) {
+                Filled::Full
+            } else {
+                last_is_ours = self.engines.write_send(ctx, batch.push(len));
+                if !last_is_ours {
+                    batch.cancel_last();
+                }
+                continue;
+            };
+            // Rule R-REQ-48: where little is left for others, an ACK is to come soon for what is in flight.
+            if last_is_ours && self.share.is_scarce(self.engines.in_flight()) && self.engines.asks_again() {
+                ask_for_ack(batch);
+            }
+            return ended;
+        }
+        Filled::All
+    }
+}
+
+/// Sets AckReq of the packet written last.
+fn ask_for_ack(batch: &mut TxBatch) {
+    if let Some((bth, _)) = batch.last_mut().and_then(|body| Bth::mut_from_prefix(body).ok()) {
+        *bth = bth.with_ack_req(true);
+    }
+}
