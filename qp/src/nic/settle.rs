@@ -103,6 +103,7 @@ impl Nic {
         let Some(pair) = self.qps.get_mut(qpn) else { return };
         let enters = pair.state() != QpState::Err;
         pair.enter_error(now, &mut self.memory, &mut self.out);
+        self.credit.count(&mut pair.held, pair.engines.in_flight());
         if enters && pair.init.srq.is_some() {
             self.events.push_back(Event::Async(AsyncEvent::LastWqeReached(qpn)));
         }
