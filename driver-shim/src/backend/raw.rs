@@ -15,7 +15,7 @@ use wire::ip::{Ipv6Header, UdpHeader};
 use wire::{NetHeader, ROCE_V2_PORT};
 
 use super::local::{
-    Local, domain, join_group, receive_capacity, roce_port, send_to_groups_from, shield, window,
+    CHARGE, Local, domain, join_group, receive_buffer, roce_port, send_to_groups_from, shield, window,
 };
 use super::{BURST, Backend, IoCounters, JoinError, OpenError, filter, receive_in_turns, send_all};
 use crate::interfaces::GidTable;
@@ -56,8 +56,8 @@ struct Bound {
     scope: u32,
     send: Socket,
     receive: Socket,
-    /// Full packets that the receive buffer holds.
-    capacity: u32,
+    /// Size of the receive buffer, as the kernel counts.
+    buffer: u32,
     /// The kernel's count of dropped packets, as of the last packet.
     dropped: u32,
     /// Holds the port of an address; never read.
@@ -72,12 +72,12 @@ impl Raw {
     pub fn open(local: &Local) -> Result<Self, OpenError> {
         let (sockets, interface) = local.bind(|address, on| Bound::new(address, on.index))?;
         let addresses: Vec<IpAddr> = sockets.iter().map(|bound| bound.address).collect();
-        let capacity = sockets.iter().map(|bound| bound.capacity).min().unwrap_or(0);
+        let buffer = sockets.iter().map(|bound| bound.buffer).min().unwrap_or(0);
         Ok(Self {
             table: GidTable::new(&addresses, interface.mac.unwrap_or_default(), interface.mtu),
             sockets,
             registration: None,
-            window: window(capacity, MAX_WINDOW),
+            window: window(buffer, CHARGE, MAX_WINDOW),
             inbox: Inbox::new(),
             room: vec![0; PACKET * BURST],
             whole: Vec::new(),
@@ -194,7 +194,7 @@ impl Bound {
             send_to_groups_from(&send, address, scope).map_err(&failed)?;
             Some(shield(address, scope)?)
         };
-        let capacity = receive_capacity(&receive).map_err(&failed)?;
+        let buffer = receive_buffer(&receive).map_err(&failed)?;
         let on = |level, option| sys::set_option(&receive, level, option, 1).map_err(&failed);
         on(libc::SOL_SOCKET, libc::SO_RXQ_OVFL)?;
         let filter = if address.is_ipv4() {
@@ -206,7 +206,7 @@ impl Bound {
             filter::ipv6_to_port(ROCE_V2_PORT)
         };
         receive.attach_filter(&filter).map_err(&failed)?;
-        let bound = Self { address, scope, send, receive, capacity, dropped: 0, _shield: shield };
+        let bound = Self { address, scope, send, receive, buffer, dropped: 0, _shield: shield };
         bound.receive.bind(&bound.destination(address)).map_err(OpenError::bind(address))?;
         Ok(bound)
     }

@@ -20,7 +20,8 @@ use wire::batch::{Caps, HeaderKnowledge, ID_BOUND, IpIdRule, RxBurst, TxBatch};
 use wire::{NetHeader, ROCE_V2_PORT, icrc};
 
 use super::local::{
-    Local, domain, join_group, receive_capacity, roce_port, send_buffer, send_to_groups_from, window,
+    CHARGE, CHARGE_IN_RUN, Local, domain, join_group, receive_buffer, roce_port, send_buffer,
+    send_to_groups_from, window,
 };
 use super::{Backend, IoCounters, JoinError, OpenError, SendFailure, filter, receive_in_turns, send_all};
 use crate::interfaces::GidTable;
@@ -37,7 +38,7 @@ const PLACES: usize = 16;
 const MOST_BYTES: usize = 65_507;
 
 /// Most packets of one queue pair in flight, whatever the buffer holds.
-const MAX_WINDOW: u32 = 128;
+const MAX_WINDOW: u32 = 256;
 
 /// Send buffer asked for: a few full datagrams on their way through a network card.
 const SEND_BUFFER: i32 = 1 << 20;
@@ -92,8 +93,8 @@ struct Bound {
     address: IpAddr,
     /// Index of the interface, for link-local addresses.
     scope: u32,
-    /// Full packets that its receive buffer holds.
-    capacity: u32,
+    /// Size of its receive buffer, as the kernel counts.
+    buffer: u32,
     /// The kernel's count of dropped packets, as of the last packet.
     dropped: u32,
 }
@@ -107,13 +108,13 @@ impl Udp {
         let (sockets, interface) =
             config.local.bind(|address, on| Bound::new(address, on.index, config.foreign_senders))?;
         let addresses: Vec<IpAddr> = sockets.iter().map(|bound| bound.address).collect();
-        let capacity = sockets.iter().map(|bound| bound.capacity).min().unwrap_or(0);
+        let buffer = sockets.iter().map(|bound| bound.buffer).min().unwrap_or(0);
         let table = GidTable::new(&addresses, interface.mac.unwrap_or_default(), interface.mtu);
         let mut udp = Self {
             sockets,
             registration: None,
             table,
-            window: window(capacity, MAX_WINDOW),
+            window: window(buffer, CHARGE, MAX_WINDOW),
             foreign_senders: config.foreign_senders,
             id_rule: IpIdRule::Fixed0,
             offload: false,
@@ -128,6 +129,7 @@ impl Udp {
         if config.offload && udp.kernel_segments()? {
             udp.id_rule = IpIdRule::Index;
             udp.offload = true;
+            udp.window = window(buffer, CHARGE_IN_RUN, MAX_WINDOW);
         }
         Ok(udp)
     }
@@ -352,7 +354,7 @@ impl Bound {
         let failed = OpenError::io("set up a UDP socket");
         let socket = Socket::new(domain(address), Type::DGRAM, Some(Protocol::UDP)).map_err(&failed)?;
         socket.set_nonblocking(true).map_err(&failed)?;
-        let capacity = receive_capacity(&socket).map_err(&failed)?;
+        let buffer = receive_buffer(&socket).map_err(&failed)?;
         send_buffer(&socket, SEND_BUFFER).map_err(&failed)?;
         if address.is_multicast() {
             // Every device of a group has a socket on its port.
@@ -385,7 +387,7 @@ impl Bound {
             on(libc::IPPROTO_UDP, libc::UDP_NO_CHECK6_RX)?;
         }
         socket.bind(&roce_port(address, scope)).map_err(OpenError::bind(address))?;
-        Ok(Self { socket, address, scope, capacity, dropped: 0 })
+        Ok(Self { socket, address, scope, buffer, dropped: 0 })
     }
 
     fn fd(&self) -> BorrowedFd<'_> {

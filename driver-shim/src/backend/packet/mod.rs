@@ -17,7 +17,7 @@ use wire::batch::{Caps, HeaderKnowledge, IpIdRule, RxBurst, TxBatch};
 use wire::{Gid, Instant, Mac, NetHeader, ROCE_V2_PORT};
 
 use self::frame::{Frame, Head, OFFLOAD_LEN, SUPER_FRAME};
-use super::local::{receive_capacity, send_buffer, shield, window};
+use super::local::{CHARGE, receive_buffer, send_buffer, shield, window};
 use super::{BURST, Backend, IoCounters, JoinError, OpenError, Reachability, filter, send_all};
 use crate::interfaces::{GidTable, Interface};
 use crate::neigh::{Answer, Hop, Host, Kernel, Lookup, Resolver, Table};
@@ -121,7 +121,7 @@ impl Packet {
         on(libc::SOL_SOCKET, libc::SO_RXQ_OVFL)?;
         on(libc::SOL_PACKET, libc::PACKET_VNET_HDR)?;
         on(libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING)?;
-        let capacity = receive_capacity(&socket).map_err(&failed)?;
+        let buffer = receive_buffer(&socket).map_err(&failed)?;
         send_buffer(&socket, SEND_BUFFER).map_err(&failed)?;
         let identity = if own {
             sys::join_promiscuous(&socket, interface.index).map_err(&failed)?;
@@ -134,7 +134,7 @@ impl Packet {
             socket,
             table: GidTable::new(&identity.addresses, identity.mac, interface.mtu),
             mac: identity.mac,
-            window: window(capacity, MAX_WINDOW),
+            window: window(buffer, CHARGE, MAX_WINDOW),
             inbox: Inbox::new(),
             room: vec![0; SUPER_FRAME * BURST],
             neighbours: Table::new(identity.neighbours),
