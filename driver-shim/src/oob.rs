@@ -12,6 +12,8 @@ use wire::{Gid, Psn, Qpn};
 
 use crate::queue_pair::Endpoint;
 
+pub mod perftest;
+
 /// TCP port of the exchange where none is given.
 pub const DEFAULT_PORT: u16 = 18515;
 
@@ -57,6 +59,9 @@ pub enum OobError {
     /// What came is not the exchange.
     #[error("the other end does not speak this exchange: it said {0:?}")]
     Garbled(String),
+    /// Whoever waited for the other end has stopped waiting.
+    #[error("interrupted while waiting for the other end")]
+    Interrupted,
 }
 
 impl OobError {
@@ -70,6 +75,7 @@ impl OobError {
             Self::Listen { source, .. } => of(source, libc::EADDRINUSE),
             Self::Closed(source) => of(source, libc::ECONNRESET),
             Self::Garbled(_) => libc::EPROTO,
+            Self::Interrupted => libc::EINTR,
         }
     }
 }
@@ -93,10 +99,7 @@ impl Exchange {
     /// # Errors
     /// Where the port cannot be had.
     pub fn listen(port: u16) -> Result<Self, OobError> {
-        let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
-        let failed = |source| OobError::Listen { port, source };
-        let (stream, _) = TcpListener::bind(any).map_err(failed)?.accept().map_err(failed)?;
-        Self::new(stream, Role::Server)
+        Ok(Self { stream: accept_one(port)?, role: Role::Server })
     }
 
     /// Connects to a server, which may still be starting.
@@ -104,31 +107,7 @@ impl Exchange {
     /// # Errors
     /// Where the name means nothing, or nobody answers for five seconds.
     pub fn connect(host: &str, port: u16) -> Result<Self, OobError> {
-        let resolve = |source| OobError::Resolve { host: host.to_owned(), source };
-        let mut addresses: Vec<SocketAddr> = (host, port).to_socket_addrs().map_err(resolve)?.collect();
-        // The stock tools listen on IPv4 only.
-        addresses.sort_by_key(|address| matches!(address.ip(), IpAddr::V6(_)));
-        let Some(&address) = addresses.first() else {
-            return Err(resolve(io::Error::from(io::ErrorKind::AddrNotAvailable)));
-        };
-        let mut tries = 0;
-        loop {
-            match TcpStream::connect(address) {
-                Ok(stream) => return Self::new(stream, Role::Client),
-                Err(source)
-                    if tries >= CONNECT_TRIES || source.kind() != io::ErrorKind::ConnectionRefused =>
-                {
-                    return Err(OobError::Connect { address, source });
-                }
-                Err(_) => pause(),
-            }
-            tries += 1;
-        }
-    }
-
-    fn new(stream: TcpStream, role: Role) -> Result<Self, OobError> {
-        stream.set_nodelay(true).map_err(OobError::Closed)?;
-        Ok(Self { stream, role })
+        Ok(Self { stream: connect_to(host, port)?, role: Role::Client })
     }
 
     /// Address of the other end.
@@ -207,6 +186,40 @@ impl Exchange {
             parse(&message).ok_or_else(|| OobError::Garbled(String::from_utf8_lossy(&message).into_owned()))
         };
         (0..count).map(|_| one()).collect()
+    }
+}
+
+/// Waits for one client on `port`, which is closed once it is there.
+fn accept_one(port: u16) -> Result<TcpStream, OobError> {
+    let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+    let failed = |source| OobError::Listen { port, source };
+    let (stream, _) = TcpListener::bind(any).map_err(failed)?.accept().map_err(failed)?;
+    stream.set_nodelay(true).map_err(OobError::Closed)?;
+    Ok(stream)
+}
+
+/// Connects to a server, which may still be starting.
+fn connect_to(host: &str, port: u16) -> Result<TcpStream, OobError> {
+    let resolve = |source| OobError::Resolve { host: host.to_owned(), source };
+    let mut addresses: Vec<SocketAddr> = (host, port).to_socket_addrs().map_err(resolve)?.collect();
+    // The stock tools listen on IPv4 only.
+    addresses.sort_by_key(|address| matches!(address.ip(), IpAddr::V6(_)));
+    let Some(&address) = addresses.first() else {
+        return Err(resolve(io::Error::from(io::ErrorKind::AddrNotAvailable)));
+    };
+    let mut tries = 0;
+    loop {
+        match TcpStream::connect(address) {
+            Ok(stream) => {
+                stream.set_nodelay(true).map_err(OobError::Closed)?;
+                return Ok(stream);
+            }
+            Err(source) if tries >= CONNECT_TRIES || source.kind() != io::ErrorKind::ConnectionRefused => {
+                return Err(OobError::Connect { address, source });
+            }
+            Err(_) => pause(),
+        }
+        tries += 1;
     }
 }
 
