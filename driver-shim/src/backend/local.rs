@@ -150,10 +150,22 @@ pub(super) fn send_buffer(socket: &Socket, bytes: i32) -> io::Result<()> {
         .or_else(|_| sys::set_option(socket, libc::SOL_SOCKET, libc::SO_SNDBUF, bytes))
 }
 
-/// Packets that may be in flight towards a receiver whose buffer is of `bytes`, of which each packet takes `charge`:
-/// half of what it holds, since its requests and its READ responses may be under way together.
-pub(super) fn window(bytes: u32, charge: u32, most: u32) -> u32 {
-    (bytes / charge / 2).clamp(1, most)
+/// Packets that may be in flight towards a receiver like this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct InFlight {
+    /// Of one queue pair.
+    pub(super) window: u32,
+    /// Of all together.
+    pub(super) credit: u32,
+}
+
+impl InFlight {
+    /// What a receive buffer of `bytes` holds, of which each packet takes `charge`: half of that, since the requests to
+    /// it and the READ responses to it may be under way together. `most` bounds one queue pair.
+    pub(super) fn new(bytes: u32, charge: u32, most: u32) -> Self {
+        let credit = (bytes / charge / 2).max(1);
+        Self { window: credit.min(most), credit }
+    }
 }
 
 #[cfg(test)]
@@ -161,10 +173,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_window_of_a_process_without_privileges() {
+    fn what_a_process_without_privileges_may_have_in_flight() {
         // What a stock system allows.
-        let [single, in_runs] = [CHARGE, CHARGE_IN_RUN].map(|charge| window(425_984, charge, 128));
-        assert_eq!((single, in_runs), (25, 44));
-        assert_eq!((window(8 << 20, CHARGE_IN_RUN, 128), window(1, CHARGE, 128)), (128, 1));
+        let [single, in_runs] = [CHARGE, CHARGE_IN_RUN].map(|charge| InFlight::new(425_984, charge, 128));
+        assert_eq!((single.window, in_runs.window), (24, 44));
+        assert_eq!(InFlight::new(8 << 20, CHARGE_IN_RUN, 128), InFlight { window: 128, credit: 885 });
+        assert_eq!(InFlight::new(1, CHARGE, 128), InFlight { window: 1, credit: 1 });
     }
 }

@@ -15,7 +15,7 @@ use wire::ip::{Ipv6Header, UdpHeader};
 use wire::{NetHeader, ROCE_V2_PORT};
 
 use super::local::{
-    CHARGE, Local, domain, join_group, receive_buffer, roce_port, send_to_groups_from, shield, window,
+    CHARGE, InFlight, Local, domain, join_group, receive_buffer, roce_port, send_to_groups_from, shield,
 };
 use super::{BURST, Backend, IoCounters, JoinError, OpenError, filter, receive_in_turns, send_all};
 use crate::interfaces::GidTable;
@@ -37,7 +37,7 @@ pub struct Raw {
     /// Where sockets are registered that are opened later.
     registration: Option<(Registry, Token)>,
     table: GidTable,
-    window: u32,
+    in_flight: InFlight,
     inbox: Inbox,
     /// What is received, packet by packet.
     room: Vec<u8>,
@@ -77,7 +77,7 @@ impl Raw {
             table: GidTable::new(&addresses, interface.mac.unwrap_or_default(), interface.mtu),
             sockets,
             registration: None,
-            window: window(buffer, CHARGE, MAX_WINDOW),
+            in_flight: InFlight::new(buffer, CHARGE, MAX_WINDOW),
             inbox: Inbox::new(),
             room: vec![0; PACKET * BURST],
             whole: Vec::new(),
@@ -98,8 +98,8 @@ impl Backend for Raw {
             max_bytes: 1 << 16,
             ip_id: IpIdRule::Ours,
             sees_ip_header: true,
-            window: self.window,
-            credit: self.window,
+            window: self.in_flight.window,
+            credit: self.in_flight.credit,
             src_port: None,
         }
     }

@@ -20,8 +20,8 @@ use wire::batch::{Caps, HeaderKnowledge, ID_BOUND, IpIdRule, RxBurst, TxBatch};
 use wire::{NetHeader, ROCE_V2_PORT, icrc};
 
 use super::local::{
-    CHARGE, CHARGE_IN_RUN, Local, domain, join_group, receive_buffer, roce_port, send_buffer,
-    send_to_groups_from, window,
+    CHARGE, CHARGE_IN_RUN, InFlight, Local, domain, join_group, receive_buffer, roce_port, send_buffer,
+    send_to_groups_from,
 };
 use super::{Backend, IoCounters, JoinError, OpenError, SendFailure, filter, receive_in_turns, send_all};
 use crate::interfaces::GidTable;
@@ -72,7 +72,7 @@ pub struct Udp {
     /// Where sockets are registered that are opened later.
     registration: Option<(Registry, Token)>,
     table: GidTable,
-    window: u32,
+    in_flight: InFlight,
     foreign_senders: bool,
     /// Rule that batches are made by; which of the two is decided when the device opens.
     id_rule: IpIdRule,
@@ -114,7 +114,7 @@ impl Udp {
             sockets,
             registration: None,
             table,
-            window: window(buffer, CHARGE, MAX_WINDOW),
+            in_flight: InFlight::new(buffer, CHARGE, MAX_WINDOW),
             foreign_senders: config.foreign_senders,
             id_rule: IpIdRule::Fixed0,
             offload: false,
@@ -129,7 +129,7 @@ impl Udp {
         if config.offload && udp.kernel_segments()? {
             udp.id_rule = IpIdRule::Index;
             udp.offload = true;
-            udp.window = window(buffer, CHARGE_IN_RUN, MAX_WINDOW);
+            udp.in_flight = InFlight::new(buffer, CHARGE_IN_RUN, MAX_WINDOW);
         }
         Ok(udp)
     }
@@ -264,8 +264,8 @@ impl Backend for Udp {
             max_bytes: MOST_BYTES,
             ip_id: self.id_rule,
             sees_ip_header: false,
-            window: self.window,
-            credit: self.window,
+            window: self.in_flight.window,
+            credit: self.in_flight.credit,
             src_port: Some(ROCE_V2_PORT),
         }
     }

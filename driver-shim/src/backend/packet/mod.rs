@@ -17,7 +17,7 @@ use wire::batch::{Caps, HeaderKnowledge, IpIdRule, RxBurst, TxBatch};
 use wire::{Gid, Instant, Mac, NetHeader, ROCE_V2_PORT};
 
 use self::frame::{Frame, Head, OFFLOAD_LEN, SUPER_FRAME};
-use super::local::{CHARGE, receive_buffer, send_buffer, shield, window};
+use super::local::{CHARGE, InFlight, receive_buffer, send_buffer, shield};
 use super::{BURST, Backend, IoCounters, JoinError, OpenError, Reachability, filter, send_all};
 use crate::interfaces::{GidTable, Interface};
 use crate::neigh::{Answer, Hop, Host, Kernel, Lookup, Resolver, Table};
@@ -48,7 +48,7 @@ pub struct PacketConfig {
 pub struct Packet {
     socket: Socket,
     table: GidTable,
-    window: u32,
+    in_flight: InFlight,
     inbox: Inbox,
     /// What is received, frame by frame.
     room: Vec<u8>,
@@ -134,7 +134,7 @@ impl Packet {
             socket,
             table: GidTable::new(&identity.addresses, identity.mac, interface.mtu),
             mac: identity.mac,
-            window: window(buffer, CHARGE, MAX_WINDOW),
+            in_flight: InFlight::new(buffer, CHARGE, MAX_WINDOW),
             inbox: Inbox::new(),
             room: vec![0; SUPER_FRAME * BURST],
             neighbours: Table::new(identity.neighbours),
@@ -221,8 +221,8 @@ impl Backend for Packet {
             max_bytes: 1 << 16,
             ip_id: IpIdRule::Ours,
             sees_ip_header: true,
-            window: self.window,
-            credit: self.window,
+            window: self.in_flight.window,
+            credit: self.in_flight.credit,
             src_port: None,
         }
     }
