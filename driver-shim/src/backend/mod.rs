@@ -15,6 +15,7 @@ use wire::batch::{Caps, RxBurst, TxBatch};
 mod error;
 mod faulty;
 mod filter;
+mod identity;
 mod local;
 mod loopback;
 mod owner;

@@ -17,10 +17,11 @@ use wire::batch::{Caps, HeaderKnowledge, IpIdRule, RxBurst, TxBatch};
 use wire::{Gid, Instant, Mac, NetHeader, ROCE_V2_PORT};
 
 use self::frame::{Frame, Head, OFFLOAD_LEN, SUPER_FRAME};
-use super::local::{CHARGE, InFlight, receive_buffer, send_buffer, shield};
+use super::identity::{Identity, Neighbours};
+use super::local::{CHARGE, InFlight, receive_buffer, send_buffer};
 use super::{BURST, Backend, IoCounters, JoinError, OpenError, Reachability, filter, send_all};
-use crate::interfaces::{GidTable, Interface};
-use crate::neigh::{Answer, Hop, Host, Kernel, Lookup, Resolver, Table};
+use crate::interfaces::GidTable;
+use crate::neigh::{Lookup, Table};
 use crate::sys::{self, Inbox, Outgoing};
 
 mod frame;
@@ -71,29 +72,6 @@ pub struct Packet {
     _shields: Vec<Socket>,
 }
 
-/// Who resolves addresses.
-#[derive(Debug)]
-enum Neighbours {
-    Kernel(Kernel),
-    Own(Host),
-}
-
-impl Resolver for Neighbours {
-    fn route(&mut self, dst: IpAddr) -> Result<Hop, super::Unreachable> {
-        match self {
-            Self::Kernel(kernel) => kernel.route(dst),
-            Self::Own(host) => host.route(dst),
-        }
-    }
-
-    fn ask(&mut self, hop: IpAddr, attempt: u32) -> Answer {
-        match self {
-            Self::Kernel(kernel) => kernel.ask(hop, attempt),
-            Self::Own(host) => host.ask(hop, attempt),
-        }
-    }
-}
-
 impl Packet {
     /// Opens the socket.
     ///
@@ -101,16 +79,7 @@ impl Packet {
     /// [`OpenError`].
     pub fn open(config: &PacketConfig) -> Result<Self, OpenError> {
         let interface = OpenError::interface(&config.interface)?;
-        let unfit = |reason| OpenError::Interface { name: config.interface.clone(), reason };
-        if !interface.is_up {
-            return Err(unfit("is down; `ip link set` it up"));
-        }
-        let Some(interface_mac) = interface.mac else {
-            return Err(unfit("has no Ethernet address; the udp and raw back ends work on any interface"));
-        };
-        if config.own.iter().any(|(address, _)| interface.holds(*address)) {
-            return Err(unfit("holds that address itself; leave out --ip to share its addresses"));
-        }
+        let identity = Identity::on(&interface, &config.own, config.mac)?;
         let own = !config.own.is_empty();
         let failed = OpenError::io("set up a packet socket");
         // Protocol 0 receives nothing, until the filter is there and the socket is bound.
@@ -123,12 +92,9 @@ impl Packet {
         on(libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING)?;
         let buffer = receive_buffer(&socket).map_err(&failed)?;
         send_buffer(&socket, SEND_BUFFER).map_err(&failed)?;
-        let identity = if own {
+        if own {
             sys::join_promiscuous(&socket, interface.index).map_err(&failed)?;
-            Identity::own(config)
-        } else {
-            Identity::shared(&interface, interface_mac)?
-        };
+        }
         sys::bind_link(&socket, interface.index).map_err(&failed)?;
         let mut packet = Self {
             socket,
@@ -341,46 +307,6 @@ impl Backend for Packet {
 
     fn counters(&self) -> IoCounters {
         IoCounters { tx_lost: self.counters.tx_lost + self.neighbours.lost(), ..self.counters }
-    }
-}
-
-/// Who a device is on the wire.
-struct Identity {
-    neighbours: Neighbours,
-    addresses: Vec<IpAddr>,
-    mac: Mac,
-    shields: Vec<Socket>,
-}
-
-impl Identity {
-    /// A host of its own.
-    fn own(config: &PacketConfig) -> Self {
-        let first = config.own.first().map(|(address, _)| *address);
-        let made = || GidTable::new(first.as_slice(), Mac::default(), 0).mac();
-        let mac = config.mac.unwrap_or_else(made);
-        let mut host = Host::new(mac, &config.own);
-        host.announce();
-        Self { addresses: host.addresses(), neighbours: Neighbours::Own(host), mac, shields: Vec::new() }
-    }
-
-    /// The host's, on `interface`.
-    fn shared(interface: &Interface, mac: Mac) -> Result<Self, OpenError> {
-        let mut addresses: Vec<IpAddr> = interface.addresses.iter().map(|(address, _)| *address).collect();
-        let mut shields = Vec::new();
-        for address in &addresses {
-            match shield(*address, interface.index) {
-                Ok(socket) => shields.push(socket),
-                // An address that is still being tested for duplicates cannot be bound; nobody else can either.
-                Err(OpenError::NoSuchAddress { .. }) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        if interface.link_local().is_none() {
-            // Reached without neighbour discovery: the address says the Ethernet address.
-            addresses.push(mac.link_local_gid().ip());
-        }
-        let kernel = Kernel::new(interface.clone()).map_err(OpenError::io("open an rtnetlink socket"))?;
-        Ok(Self { neighbours: Neighbours::Kernel(kernel), addresses, mac, shields })
     }
 }
 

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use wire::{Gid, icrc};
+use wire::icrc;
 
 use super::*;
 use crate::backend::namespace::{self, ENDS, MACS};
@@ -246,13 +246,4 @@ fn unfit_interfaces() {
 #[test]
 fn unfit_interfaces_are_explained() {
     namespace::run("backend::packet::tests::unfit_interfaces_are_explained", unfit_interfaces);
-}
-
-#[test]
-fn an_own_ethernet_address_is_made_of_the_ip_address() {
-    let config = PacketConfig { interface: String::new(), own: vec![(ip("10.88.0.7"), 24)], mac: None };
-    let identity = Identity::own(&config);
-    assert_eq!(identity.mac, Mac([2, 0, 10, 88, 0, 7]));
-    let expected = [identity.mac.link_local_gid(), Gid::from(ip("10.88.0.7"))];
-    assert_eq!(identity.addresses.into_iter().map(Gid::from).collect::<Vec<_>>(), expected);
 }
