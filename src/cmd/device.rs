@@ -203,7 +203,7 @@ impl DeviceArgs {
         if self.mac.is_some() && self.ip.is_empty() {
             return Err(Failure::Usage("--mac needs --ip: it is the address of a host of its own".into()));
         }
-        Ok(PacketConfig { interface, own: self.ip.clone(), mac: self.mac })
+        Ok(PacketConfig { interface, own: self.ip.clone(), mac: self.mac, offload: self.gso })
     }
 
     /// Wraps `backend` in what the options ask for and opens the device. Of several devices of one command only

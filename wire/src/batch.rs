@@ -129,6 +129,12 @@ impl RxBurst {
         &mut self.buf[self.room..end]
     }
 
+    /// What is in the room lent last.
+    #[must_use]
+    pub fn lent(&self) -> &[u8] {
+        &self.buf[self.room..]
+    }
+
     /// Adds a packet whose bytes from BTH to ICRC are at `body` in the room lent last.
     ///
     /// # Panics

@@ -23,7 +23,7 @@ pub(crate) fn open(kind: BackendKind, address: IpAddr, dev: Option<&str>) -> Res
             Box::new(Udp::open(&UdpConfig { local: Local::Address(address), ..UdpConfig::default() })?)
         }
         BackendKind::Packet => {
-            Box::new(Packet::open(&PacketConfig { interface: dev()?, own: Vec::new(), mac: None })?)
+            Box::new(Packet::open(&PacketConfig { interface: dev()?, ..PacketConfig::default() })?)
         }
     })
 }

@@ -176,6 +176,7 @@ fn packets_are_received_into_the_burst_itself() {
     let mut burst = RxBurst::new();
     burst.push(net(), HeaderKnowledge::Seen, &[1; 20]);
     burst.room(100)[10..90].fill(2);
+    assert_eq!(burst.lent()[..12], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 2]);
     // Of what has come two packets are made; the one between them is no packet, and the rest stays unused.
     burst.record(net(), HeaderKnowledge::Near, 10..40);
     burst.record(net(), HeaderKnowledge::Near, 60..90);

@@ -1,10 +1,13 @@
 //! Ethernet frames as a packet socket with offload headers hands them over and takes them.
 //!
-//! A frame is preceded by a virtio network header. With it the kernel may hand over a super-frame, as a
-//! sender with segmentation offload made it, which is taken apart here.
+//! A frame is preceded by a virtio network header. With it the kernel takes a super-frame, many packets behind one
+//! header, and segments it where the way needs that; and hands over those of others, which are taken apart here.
+
+use std::net::IpAddr;
+use std::ops::Range;
 
 use wire::batch::{HeaderKnowledge, RxBurst};
-use wire::{EthHeader, EtherType, Mac, NetHeader};
+use wire::{EthHeader, EtherType, Mac, NetHeader, ParseError};
 
 /// Length of the offload header.
 pub(super) const OFFLOAD_LEN: usize = 10;
@@ -14,6 +17,16 @@ const HEAD_LEN: usize = OFFLOAD_LEN + EthHeader::MIN_LEN + NetHeader::MAX_LEN;
 
 /// Longest super-frame.
 pub(super) const SUPER_FRAME: usize = OFFLOAD_LEN + EthHeader::MAX_LEN + 65_535 + 40;
+
+/// Flag of the offload header: the checksum is still to be made.
+const NEEDS_CHECKSUM: u8 = 1;
+
+/// Protocol number of UDP.
+const UDP: u8 = 17;
+
+/// Length of a UDP header, and where its checksum stands.
+const UDP_LEN: usize = 8;
+const CHECKSUM_AT: usize = 6;
 
 /// Segmentation kinds of the offload header; the top bit marks ECN.
 const NOT_SEGMENTED: u8 = 0;
@@ -47,7 +60,6 @@ impl<'a> Frame<'a> {
 
     /// Whether it carries UDP over IP; what else passes the filter is address resolution.
     pub(super) fn is_udp(&self) -> bool {
-        const UDP: u8 = 17;
         let protocol = match self.ether_type {
             EtherType::IPV4 => self.payload.get(9),
             EtherType::IPV6 => self.payload.get(6),
@@ -56,29 +68,55 @@ impl<'a> Frame<'a> {
         protocol == Some(&UDP)
     }
 
-    /// Puts the RoCE packets of an IP frame into `rx`, where `ours` says so of the header.
-    pub(super) fn unpack(&self, rx: &mut RxBurst, ours: impl Fn(&NetHeader) -> bool) {
-        match NetHeader::parse_ip(self.payload) {
-            Ok((net, body)) if ours(&net) => {
-                if self.segment == 0 {
-                    rx.push(net, HeaderKnowledge::Seen, body);
-                    return;
-                }
-                let id = if let NetHeader::V4(ip, _) = net { ip.id } else { 0 };
-                // What takes a super-frame apart on its way counts the identification up.
-                for (i, body) in (0..=u16::MAX).zip(body.chunks(self.segment)) {
-                    let net = net.with_transport_len(body.len()).with_id(id.wrapping_add(i));
-                    rx.push(net, HeaderKnowledge::Seen, body);
-                }
-            }
-            Ok(_) => {}
-            // Also counts what is malformed.
-            Err(_) => rx.push_ip(self.payload),
+    /// The RoCE packets of an IP frame.
+    ///
+    /// # Errors
+    /// Where it carries none.
+    pub(super) fn packets(&self) -> Result<Packets, ParseError> {
+        let (mut net, body) = NetHeader::parse_ip(self.payload)?;
+        if self.segment > 0
+            && let NetHeader::V4(_, udp) | NetHeader::V6(_, udp) = &mut net
+        {
+            // That of the pseudo-header: each packet's own is not made yet.
+            udp.checksum = 0;
+        }
+        let start = OFFLOAD_LEN + self.bytes.len() - self.payload.len() + net.len();
+        let segment = if self.segment == 0 { body.len() } else { self.segment };
+        Ok(Packets { net, body: start..start + body.len(), segment })
+    }
+}
+
+/// The packets of one frame.
+#[derive(Clone, Debug)]
+pub(super) struct Packets {
+    /// The frame's header: that of the first but for the lengths.
+    pub(super) net: NetHeader,
+    /// All of them from BTH to ICRC, back to back; where they are in the frame as received.
+    body: Range<usize>,
+    /// Length of each but perhaps the last.
+    segment: usize,
+}
+
+impl Packets {
+    /// Makes packets of `rx` of them, the frame being at `at` in its room.
+    pub(super) fn record(&self, rx: &mut RxBurst, at: usize) {
+        let (start, end) = (at + self.body.start, at + self.body.end);
+        if start == end || self.segment >= self.body.len() {
+            rx.record(self.net, HeaderKnowledge::Seen, start..end);
+            return;
+        }
+        let first_id = if let NetHeader::V4(ip, _) = self.net { ip.id } else { 0 };
+        let full = self.net.with_transport_len(self.segment);
+        // Rule R-WIR-35: what takes a super-frame apart on its way counts the identification up.
+        for (i, start) in (0..=u16::MAX).zip((start..end).step_by(self.segment)) {
+            let len = self.segment.min(end - start);
+            let net = if len == self.segment { full } else { full.with_transport_len(len) };
+            rx.record(net.with_id(first_id.wrapping_add(i)), HeaderKnowledge::Seen, start..start + len);
         }
     }
 }
 
-/// Everything before the BTH of one frame: offload header (nothing offloaded), Ethernet, IP and UDP.
+/// Everything before the BTH of one frame: offload header, Ethernet, IP and UDP.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Head {
     bytes: [u8; HEAD_LEN],
@@ -95,9 +133,42 @@ impl Head {
         Self { len: at + net.emit(&mut bytes[at..]), bytes }
     }
 
+    /// Writes the headers of a super-frame of `len` bytes from the first BTH to the last ICRC, of packets of `segment`
+    /// bytes each, the last perhaps shorter. `net` is the header of the first.
+    pub(super) fn of_run(src: Mac, dst: Mac, net: &NetHeader, segment: usize, len: usize) -> Self {
+        let net = net.with_transport_len(len);
+        let mut head = Self::new(src, dst, &net);
+        let udp_at = head.len - UDP_LEN;
+        // The kernel makes each packet's checksum, and starts from that of the pseudo-header.
+        head.bytes[udp_at + CHECKSUM_AT..udp_at + UDP_LEN].copy_from_slice(&pseudo_sum(&net).to_be_bytes());
+        head.bytes[0] = NEEDS_CHECKSUM;
+        head.bytes[1] = UDP_SEGMENTS;
+        for (at, value) in
+            [(2, head.len - OFFLOAD_LEN), (4, segment), (6, udp_at - OFFLOAD_LEN), (8, CHECKSUM_AT)]
+        {
+            #[expect(clippy::cast_possible_truncation, reason = "lengths within a frame")]
+            head.bytes[at..at + 2].copy_from_slice(&(value as u16).to_ne_bytes());
+        }
+        head
+    }
+
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
+}
+
+/// The sum, not yet inverted, of the pseudo-header that a UDP checksum covers.
+fn pseudo_sum(net: &NetHeader) -> u16 {
+    let words = |address: IpAddr| match address {
+        IpAddr::V4(v4) => u64::from(v4.to_bits()),
+        IpAddr::V6(v6) => v6.segments().into_iter().map(u64::from).sum(),
+    };
+    let len = (UDP_LEN + net.transport_len()) as u64;
+    let mut sum = words(net.src()) + words(net.dst()) + u64::from(UDP) + len;
+    while sum > 0xFFFF {
+        sum = (sum & 0xFFFF) + (sum >> 16);
+    }
+    u16::try_from(sum).expect("folded")
 }
 
 /// Sets the destination of a whole frame that was made before it was known.
@@ -110,6 +181,7 @@ pub(super) fn set_destination(frame: &mut [u8], dst: Mac) {
 #[cfg(test)]
 mod tests {
     use wire::ROCE_V2_PORT;
+    use wire::batch::{Caps, IpIdRule, TxBatch};
 
     use super::*;
 
@@ -130,8 +202,10 @@ mod tests {
 
     fn unpack(frame: &[u8]) -> Vec<(NetHeader, Vec<u8>)> {
         let mut rx = RxBurst::new();
-        if let Some(frame) = Frame::parse(frame) {
-            frame.unpack(&mut rx, |_| true);
+        // Not at the beginning of the room, as most frames.
+        rx.room(3 + frame.len())[3..].copy_from_slice(frame);
+        if let Some(Ok(packets)) = Frame::parse(frame).map(|frame| frame.packets()) {
+            packets.record(&mut rx, 3);
         }
         rx.iter().map(|(packet, body)| (packet.net, body.to_vec())).collect()
     }
@@ -158,6 +232,47 @@ mod tests {
         let expected = [(0xFFFF, 40, 1), (0, 40, 2), (1, 20, 3)]
             .map(|(id, len, byte)| (header(len).with_id(id), vec![byte; len]));
         assert_eq!(packets, expected);
+    }
+
+    #[test]
+    fn a_super_frame_is_made_of_a_batch() {
+        for [src, dst] in [["10.0.0.1", "10.0.0.2"], ["fd00::1", "fd00::2"]] {
+            let caps = Caps {
+                max_segments: 64,
+                max_bytes: 65_507,
+                ip_id: IpIdRule::Ours,
+                sees_ip_header: true,
+                window: 1,
+                credit: 1,
+                src_port: None,
+            };
+            let [src, dst] = [src, dst].map(|text| text.parse().expect("address"));
+            let mut tx = TxBatch::new();
+            tx.begin(NetHeader::v2(src, dst, ROCE_V2_PORT, 0, 64).expect("one family"), &caps, 0xFFFF);
+            for len in [40, 40, 20] {
+                tx.push(len).fill(1);
+            }
+            let net = tx.header(0).expect("begun");
+            let head = Head::of_run(Mac([2; 6]), Mac([4; 6]), &net, tx.segment_len(), tx.bytes().len());
+            let frame = [head.bytes(), tx.bytes()].concat();
+            let packets = unpack(&frame);
+            assert_eq!(packets.len(), 3);
+            for ((net, body), (sent, sent_body)) in packets.into_iter().zip(tx.iter()) {
+                // The checksum is the kernel's business.
+                assert_eq!(
+                    (net.dst(), net.transport_len(), body),
+                    (dst, sent_body.len(), sent_body.to_vec())
+                );
+                assert_eq!(net.with_id(7).len(), sent.len());
+            }
+            let ip_len = net.len() - UDP_LEN;
+            assert_eq!(frame[..2], [NEEDS_CHECKSUM, UDP_SEGMENTS]);
+            let fields: Vec<usize> = frame[2..10]
+                .chunks(2)
+                .map(|pair| usize::from(u16::from_ne_bytes([pair[0], pair[1]])))
+                .collect();
+            assert_eq!(fields, [14 + net.len(), 40, 14 + ip_len, 6]);
+        }
     }
 
     #[test]

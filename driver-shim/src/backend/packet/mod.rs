@@ -14,12 +14,12 @@ use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token, Waker};
 use socket2::{Domain, Socket, Type};
 use wire::batch::{Caps, HeaderKnowledge, IpIdRule, RxBurst, TxBatch};
-use wire::{Gid, Instant, Mac, NetHeader, ROCE_V2_PORT};
+use wire::{Gid, Instant, Mac, NetHeader, ParseError, ROCE_V2_PORT};
 
 use self::frame::{Frame, Head, OFFLOAD_LEN, SUPER_FRAME};
 use super::identity::{Identity, Neighbours};
-use super::local::{CHARGE, InFlight, receive_buffer, send_buffer};
-use super::{BURST, Backend, IoCounters, JoinError, OpenError, Reachability, filter, send_all};
+use super::local::{CHARGE, CHARGE_IN_RUN, InFlight, receive_buffer, send_buffer};
+use super::{BURST, Backend, IoCounters, JoinError, OpenError, Reachability, SendFailure, filter, send_all};
 use crate::interfaces::GidTable;
 use crate::neigh::{Lookup, Table};
 use crate::sys::{self, Inbox, Outgoing};
@@ -32,6 +32,12 @@ const MAX_WINDOW: u32 = 128;
 /// Send buffer asked for: a few bursts of full frames.
 const SEND_BUFFER: i32 = 1 << 20;
 
+/// Most bytes of one super-frame, from the first BTH to the last ICRC.
+const MOST_BYTES: usize = 65_507;
+
+/// Frames received with one call.
+const PLACES: usize = 16;
+
 /// How to open the packet back end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacketConfig {
@@ -42,6 +48,16 @@ pub struct PacketConfig {
     pub own: Vec<(IpAddr, u8)>,
     /// Ethernet address of a host of its own; `None` makes a locally administered one of its first address.
     pub mac: Option<Mac>,
+    /// Hand runs of packets to the kernel as one frame, which it or the interface segments where the way needs it.
+    /// Without it each packet is a frame of its own, which is several times slower, and what a capture program shows
+    /// are the packets that a network card would send.
+    pub offload: bool,
+}
+
+impl Default for PacketConfig {
+    fn default() -> Self {
+        Self { interface: String::new(), own: Vec::new(), mac: None, offload: true }
+    }
 }
 
 /// The packet back end.
@@ -51,8 +67,8 @@ pub struct Packet {
     table: GidTable,
     in_flight: InFlight,
     inbox: Inbox,
-    /// What is received, frame by frame.
-    room: Vec<u8>,
+    /// The kernel takes super-frames; not any more where the interface has refused one.
+    offload: bool,
     neighbours: Table<Neighbours>,
     mac: Mac,
     /// Packets to the device itself, which no wire brings back.
@@ -100,9 +116,9 @@ impl Packet {
             socket,
             table: GidTable::new(&identity.addresses, identity.mac, interface.mtu),
             mac: identity.mac,
-            in_flight: InFlight::new(buffer, CHARGE, MAX_WINDOW),
+            in_flight: InFlight::new(buffer, if config.offload { CHARGE_IN_RUN } else { CHARGE }, MAX_WINDOW),
             inbox: Inbox::new(),
-            room: vec![0; SUPER_FRAME * BURST],
+            offload: config.offload,
             neighbours: Table::new(identity.neighbours),
             looped: VecDeque::new(),
             waker: None,
@@ -132,18 +148,59 @@ impl Packet {
         }
     }
 
+    /// Sends the packets of `tx` from index `from` on, frame by frame.
+    fn send_single(&mut self, tx: &TxBatch, from: usize, dst: Mac) -> io::Result<usize> {
+        let mut heads = [Head::EMPTY; BURST];
+        send_all(tx.len(), from, &mut self.counters.tx_lost, |at| {
+            for (head, (net, _)) in heads.iter_mut().zip(tx.iter_from(at)) {
+                *head = Head::new(self.mac, dst, &net);
+            }
+            let frames = heads.iter().zip(tx.bodies_from(at)).map(|(head, body)| Outgoing {
+                parts: [head.bytes(), body, &[]],
+                to: None,
+                control: None,
+            });
+            sys::send_many(self.socket.as_fd(), frames)
+        })
+    }
+
+    /// Sends the packets of `tx` from index `from` on, of which `net` is the first one's header, as one frame. `None`
+    /// where it is refused.
+    fn send_run(
+        &mut self,
+        tx: &TxBatch,
+        from: usize,
+        net: &NetHeader,
+        dst: Mac,
+    ) -> io::Result<Option<usize>> {
+        let body = &tx.bytes()[from * tx.segment_len()..];
+        // The kernel would not tell that a part is too long for the interface.
+        if net.len() + tx.segment_len() > self.table.interface_mtu() as usize {
+            return Ok(None);
+        }
+        let head = Head::of_run(self.mac, dst, net, tx.segment_len(), body.len());
+        let frame = Outgoing { parts: [head.bytes(), body, &[]], to: None, control: None };
+        match sys::send_many(self.socket.as_fd(), std::iter::once(frame)) {
+            Ok(sent) => Ok(Some(sent * (tx.len() - from))),
+            Err(error) => match SendFailure::of(error) {
+                SendFailure::Later => Ok(Some(0)),
+                SendFailure::Lost => Ok(None),
+                SendFailure::Fatal(error) => Err(error),
+            },
+        }
+    }
+
     /// Receives up to `limit` frames into `rx`.
     fn receive(&mut self, limit: usize, rx: &mut RxBurst) -> io::Result<usize> {
-        let count =
-            match self.inbox.receive(self.socket.as_fd(), &mut self.room[..SUPER_FRAME * limit], SUPER_FRAME)
-            {
-                // Reported once when the interface goes down; it may come up again.
-                Err(error) if error.raw_os_error() == Some(libc::ENETDOWN) => {
-                    self.down = true;
-                    0
-                }
-                other => other?,
-            };
+        let room = rx.room(SUPER_FRAME * limit.min(PLACES));
+        let count = match self.inbox.receive(self.socket.as_fd(), room, SUPER_FRAME) {
+            // Reported once when the interface goes down; it may come up again.
+            Err(error) if error.raw_os_error() == Some(libc::ENETDOWN) => {
+                self.down = true;
+                0
+            }
+            other => other?,
+        };
         if count > 0 {
             self.down = false;
         }
@@ -153,7 +210,7 @@ impl Packet {
                 self.counters.rx_lost += u64::from(total.wrapping_sub(self.dropped));
                 self.dropped = total;
             }
-            let frame = Frame::parse(&self.room[received.at.clone()]).filter(|_| !received.truncated);
+            let frame = Frame::parse(&rx.lent()[received.at.clone()]).filter(|_| !received.truncated);
             let Some(frame) = frame else {
                 self.counters.rx_lost += 1;
                 continue;
@@ -163,9 +220,16 @@ impl Packet {
                 continue;
             }
             if frame.is_udp() {
-                frame.unpack(rx, |net| {
-                    self.table.index_of(net.dst_gid()).is_some() || self.groups.contains(&net.dst())
-                });
+                match frame.packets() {
+                    Ok(packets) => {
+                        let net = &packets.net;
+                        if self.table.index_of(net.dst_gid()).is_some() || self.groups.contains(&net.dst()) {
+                            packets.record(rx, received.at.start);
+                        }
+                    }
+                    Err(ParseError::NotRoce) => {}
+                    Err(_) => rx.add_malformed(1),
+                }
             } else if let Neighbours::Own(host) = self.neighbours.resolver()
                 && let Some((address, mac)) = host.on_frame(frame.bytes)
             {
@@ -184,7 +248,7 @@ impl Backend for Packet {
     fn caps(&self) -> Caps {
         Caps {
             max_segments: BURST,
-            max_bytes: 1 << 16,
+            max_bytes: MOST_BYTES,
             ip_id: IpIdRule::Ours,
             sees_ip_header: true,
             window: self.in_flight.window,
@@ -238,18 +302,20 @@ impl Backend for Packet {
                 return Ok(taken);
             }
         };
-        let mut heads = [Head::EMPTY; BURST];
-        send_all(tx.len(), from, &mut self.counters.tx_lost, |at| {
-            for (head, (net, _)) in heads.iter_mut().zip(tx.iter_from(at)) {
-                *head = Head::new(self.mac, dst, &net);
-            }
-            let frames = heads.iter().zip(tx.bodies_from(at)).map(|(head, body)| Outgoing {
-                parts: [head.bytes(), body, &[]],
-                to: None,
-                control: None,
-            });
-            sys::send_many(self.socket.as_fd(), frames)
-        })
+        if self.offload
+            && taken > 1
+            && let Some(sent) = self.send_run(tx, from, &net, dst)?
+        {
+            return Ok(sent);
+        }
+        let lost = self.counters.tx_lost;
+        let sent = self.send_single(tx, from, dst)?;
+        if self.offload && taken > 1 && sent > 0 && self.counters.tx_lost == lost {
+            // Else it was the packets that could not be sent, one by one or together.
+            tracing::warn!("the interface takes no super-frames: sending packet by packet from now on");
+            self.offload = false;
+        }
+        Ok(sent)
     }
 
     fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {

@@ -16,13 +16,13 @@ fn ip(text: &str) -> IpAddr {
 /// A host of its own on one end of the pair.
 fn own(end: usize, addresses: &[&str]) -> Packet {
     let own = addresses.iter().map(|text| (ip(text), if text.contains(':') { 64 } else { 24 })).collect();
-    let config = PacketConfig { interface: ENDS[end].into(), own, mac: None };
+    let config = PacketConfig { interface: ENDS[end].into(), own, ..PacketConfig::default() };
     Packet::open(&config).expect("the packet back end opens")
 }
 
 /// The host's own identity on one end of the pair.
 fn shared(end: usize) -> Packet {
-    let config = PacketConfig { interface: ENDS[end].into(), own: Vec::new(), mac: None };
+    let config = PacketConfig { interface: ENDS[end].into(), ..PacketConfig::default() };
     Packet::open(&config).expect("the packet back end opens")
 }
 
@@ -57,7 +57,8 @@ fn exchange(sender: &mut Packet, receiver: &mut Packet, count: usize) -> RxBurst
 fn assert_same(rx: &RxBurst, tx: &TxBatch) {
     assert_eq!(rx.len(), tx.len());
     for ((packet, body), (sent, sent_body)) in rx.iter().zip(tx.iter()) {
-        assert_eq!((packet.net, body), (sent, sent_body));
+        assert_eq!(packet.net, sent);
+        assert!(body == sent_body, "a body of {} bytes", body.len());
         assert!(icrc::verify(&packet.net, body));
     }
 }
@@ -154,6 +155,57 @@ fn super_frames_of_a_kernel_sender_are_taken_apart() {
     namespace::run("backend::packet::tests::super_frames_of_a_kernel_sender_are_taken_apart", super_frames);
 }
 
+/// Sends a batch of five packets of 1040 bytes, and says in how many frames it came.
+fn frames_of_a_batch(a: &mut Packet, b: &mut Packet) -> usize {
+    let (src, dst) = (ip("10.88.7.1"), ip("10.88.7.2"));
+    let tx = batch(src, dst, &a.caps(), 5, 1040);
+    assert_eq!(a.send_batch(&tx, 1).expect("sends"), 4);
+    let (mut rx, mut frames) = (RxBurst::new(), 0);
+    while rx.len() < 4 {
+        assert!(sys::wait_readable(b.socket.as_fd(), LIMIT).expect("poll"), "nothing arrives");
+        frames += b.recv_burst(&mut rx).expect("receives");
+    }
+    for ((packet, body), (sent, sent_body)) in rx.iter().zip(tx.iter_from(1)) {
+        // Where the kernel took it apart each packet has got a checksum, which the ICRC leaves out.
+        let id = |net: &NetHeader| if let NetHeader::V4(ip, _) = net { ip.id } else { 0 };
+        assert_eq!(id(&packet.net), id(&sent));
+        assert!(body == sent_body && icrc::verify(&packet.net, body));
+    }
+    frames
+}
+
+fn runs() {
+    let (mut a, mut b) = (own(0, &["10.88.7.1"]), own(1, &["10.88.7.2"]));
+    // They learn of each other.
+    let hello = batch(ip("10.88.7.1"), ip("10.88.7.2"), &a.caps(), 1, 64);
+    a.send_batch(&hello, 0).expect("takes");
+    exchange(&mut a, &mut b, 1);
+    assert_eq!(frames_of_a_batch(&mut a, &mut b), 1);
+    // What is too long for the interface is lost as it is alone, and offload goes on.
+    let long = batch(ip("10.88.7.1"), ip("10.88.7.2"), &a.caps(), 2, 4400);
+    assert_eq!(a.send_batch(&long, 0).expect("takes"), 2);
+    assert_eq!(a.counters(), IoCounters { tx_lost: 2, rx_lost: 0 });
+    assert!(a.offload);
+    // The kernel takes the run apart.
+    if namespace::features("veth0 tx-udp-segmentation off") {
+        assert_eq!(frames_of_a_batch(&mut a, &mut b), 4);
+    } else {
+        println!("skipped: no ethtool that changes what veth can do");
+    }
+    a.offload = false;
+    assert_eq!(frames_of_a_batch(&mut a, &mut b), 4);
+    assert_eq!(b.counters(), IoCounters::default());
+}
+
+/// Rule R-WIR-35.
+#[test]
+fn runs_of_packets_leave_as_one_frame_and_come_apart_where_the_way_needs_it() {
+    namespace::run(
+        "backend::packet::tests::runs_of_packets_leave_as_one_frame_and_come_apart_where_the_way_needs_it",
+        runs,
+    );
+}
+
 fn silence() {
     let mut a = own(0, &["10.88.3.1"]);
     let (src, dst) = (ip("10.88.3.1"), ip("10.88.3.9"));
@@ -234,7 +286,8 @@ fn unfit_interfaces() {
     namespace::ip("address add 10.88.4.1/24 dev veth0");
     namespace::ip("link set veth1 down");
     let open = |interface: &str, own: &[(IpAddr, u8)]| {
-        let config = PacketConfig { interface: interface.into(), own: own.to_vec(), mac: None };
+        let config =
+            PacketConfig { interface: interface.into(), own: own.to_vec(), ..PacketConfig::default() };
         Packet::open(&config).expect_err("unfit").to_string()
     };
     assert!(open("veth1", &[]).contains("is down"));
