@@ -53,7 +53,8 @@ impl CompletionQueue {
         self.inner.device.engine().nic().resize_cq(self.inner.id, depth)
     }
 
-    /// Drives the device, then takes up to `max` completions.
+    /// Takes up to `max` completions; where there are none, drives the device first. Allocates: a program that polls
+    /// without end better uses [`CompletionQueue::poll_into`].
     #[must_use]
     pub fn poll(&self, max: usize) -> Vec<Completion> {
         let mut out = Vec::new();
@@ -61,14 +62,21 @@ impl CompletionQueue {
         out
     }
 
-    /// Drives the device, then moves up to `max` completions to the end of `out`; returns how many.
+    /// Moves up to `max` completions to the end of `out`; returns how many. Where there are none it drives the device
+    /// first, unless that is left to its thread ([`Driver`](crate::Driver)).
+    ///
+    /// Where packets have brought completions the program gets them at once: what those packets ask for besides, such
+    /// as an acknowledgement, leaves with the next call that posts or polls, or else from the device's thread a
+    /// fraction of a millisecond later.
     pub fn poll_into(&self, max: usize, out: &mut Vec<Completion>) -> usize {
         let engine = self.inner.device.engine();
-        let waiting = engine.nic().cq_len(self.inner.id);
         // What is there already needs no packets.
-        if waiting == 0 {
-            engine.drive();
+        let waiting = engine.nic().poll_cq(self.inner.id, max, out);
+        if waiting > 0 {
+            engine.found();
+            return waiting;
         }
+        engine.polled(self.inner.id);
         engine.nic().poll_cq(self.inner.id, max, out)
     }
 

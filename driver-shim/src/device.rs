@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use mio::Poll;
 use qp::{AsyncEvent, Counters, Drops, Limits, Nic, NicConfig, Profile, Tracer};
 use rand_core::{RngCore, SeedableRng};
 use rand_pcg::Pcg32;
@@ -14,7 +15,7 @@ use wire::{Gid, Mtu, Psn};
 use crate::backend::{Backend, IoCounters};
 use crate::channel::CompletionChannel;
 use crate::cq::CompletionQueue;
-use crate::engine::{Engine, lock};
+use crate::engine::{Driver, Engine, lock};
 use crate::interfaces::GidTable;
 use crate::pd::ProtectionDomain;
 use crate::tracer::Events;
@@ -42,6 +43,7 @@ pub struct DeviceBuilder {
     backend: Box<dyn Backend>,
     seed: Option<u64>,
     profile: Profile,
+    driver: Driver,
     tracer: Option<Box<dyn Tracer>>,
 }
 
@@ -53,7 +55,7 @@ impl Device {
 
     /// A device over `backend`, for callers that choose the back end at run time.
     pub fn boxed(backend: Box<dyn Backend>) -> DeviceBuilder {
-        DeviceBuilder { backend, seed: None, profile: Profile::Strict, tracer: None }
+        DeviceBuilder { backend, seed: None, profile: Profile::Strict, driver: Driver::Inline, tracer: None }
     }
 
     /// Name of its back end.
@@ -168,7 +170,8 @@ impl Device {
         self.engine().broken()
     }
 
-    /// Runs one pass of the engine, unless one is running.
+    /// Runs one pass of the engine, or lets whoever runs one make another; with another [`Driver`] than `Inline` wakes
+    /// the device's thread for that.
     pub fn drive(&self) {
         self.engine().drive();
     }
@@ -204,6 +207,12 @@ impl DeviceBuilder {
         self
     }
 
+    /// Who runs the engine; [`Driver::Inline`] where none is set.
+    pub fn driver(mut self, driver: Driver) -> Self {
+        self.driver = driver;
+        self
+    }
+
     /// Lets `tracer` watch. Without one, a device that is opened while `tracing` is enabled at debug level
     /// or finer tells it what happens.
     pub fn tracer(mut self, tracer: Box<dyn Tracer>) -> Self {
@@ -216,6 +225,21 @@ impl DeviceBuilder {
     /// # Errors
     /// When the system gives no poll or no thread.
     pub fn open(self) -> io::Result<Device> {
+        let (mut inner, poll) = self.assemble()?;
+        let background = Arc::clone(&inner.engine);
+        let thread = std::thread::Builder::new().name("ferroce-nic".into());
+        inner.thread = Some(thread.spawn(move || background.run(poll))?);
+        Ok(Device { inner: Arc::new(inner) })
+    }
+
+    /// One whose passes are only those that a test runs.
+    #[cfg(test)]
+    pub(crate) fn without_thread(self) -> Device {
+        Device { inner: Arc::new(self.assemble().expect("a poll").0) }
+    }
+
+    /// All but the thread, and the poll that this is to block in.
+    fn assemble(self) -> io::Result<(Inner, Poll)> {
         let seed = self.seed.unwrap_or_else(random_seed);
         let name = self.backend.name();
         let addresses = self.backend.addresses().clone();
@@ -233,10 +257,7 @@ impl DeviceBuilder {
         } else if tracing::enabled!(tracing::Level::DEBUG) {
             nic.set_tracer(Box::new(Events::new(addresses.get(1).unwrap_or_default().ip())));
         }
-        let (engine, poll) = Engine::new(nic, self.backend)?;
-        let background = Arc::clone(&engine);
-        let thread =
-            std::thread::Builder::new().name("ferroce-nic".into()).spawn(move || background.run(poll))?;
+        let (engine, poll) = Engine::new(nic, self.backend, self.driver)?;
         let inner = Inner {
             engine,
             name,
@@ -244,9 +265,9 @@ impl DeviceBuilder {
             window: caps.window,
             profile: self.profile,
             rng: Mutex::new(Pcg32::seed_from_u64(seed ^ 0x5053_4e00)),
-            thread: Some(thread),
+            thread: None,
         };
-        Ok(Device { inner: Arc::new(inner) })
+        Ok((inner, poll))
     }
 }
 

@@ -3,41 +3,42 @@
 //! Two locks make it: `io` is held for a whole pass and taken with a try, so that a second caller goes on
 //! with its own business, having noted that another pass is wanted, which whoever lets go of `io` makes;
 //! `nic` is held only while the NIC itself works, never across a system call that can block.
-//! A background thread runs passes while the program does not: it spins a moment after work, then blocks. A
-//! pass of the program that did something wakes it, since there may be timers now that it does not know of.
+//! Who runs the passes is the [`Driver`]'s choice: the program's calls, or the device's thread ([`thread`]).
 
 use std::io;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::time::Duration as StdDuration;
 
-use mio::{Events, Poll, Token, Waker};
-use qp::Nic;
+use mio::{Poll, Token, Waker};
+use qp::{CqId, Nic};
 use wire::batch::{RxBurst, TxBatch};
 use wire::{Duration, Instant};
 
 use crate::backend::{Backend, IoCounters, Reachability};
 use crate::clock::Clock;
 
+use self::driver::Patience;
+pub use self::driver::{Driver, UnknownDriver};
 use self::notes::Notes;
 
 mod commands;
+mod driver;
 mod notes;
+mod thread;
 
-/// How long the background thread leaves the device to a program that drives it itself.
-const DRIVEN: Duration = Duration::from_millis(2);
-/// How long the background thread looks for more work before it blocks.
+/// How long a waiting caller, and the device's thread, look for more work before they block.
 const SPIN: Duration = Duration::from_micros(50);
-/// How long to wait before packets are offered again for which there was no room.
-const RETRY_SEND: Duration = Duration::from_micros(100);
-/// Passes without work after which a program that polls on lets others have its core for a moment.
-const IDLE_PASSES: u32 = 64;
 /// Passes that a caller makes in a row, so that others who keep wanting them do not keep it for ever: the
 /// background thread does not block before it has seen to what is left.
 const WANTED_PASSES: usize = 2;
 /// Rounds of one pass, so that a flood of packets does not keep its caller for ever.
 const ROUNDS: usize = 16;
+/// Batches that are sent before packets are received again: what a peer waits for, or has acknowledged, is not to wait
+/// for all there is to send.
+const BATCHES: usize = 4;
+/// Datagrams after which more are likely to wait. Where fewer came, looking again is left to the next pass.
+const MANY: usize = 8;
 
 pub(crate) struct Engine {
     nic: Mutex<Nic>,
@@ -45,10 +46,13 @@ pub(crate) struct Engine {
     clock: Clock,
     /// A program wants a pass: one that began before has perhaps not seen what it posted.
     wanted: AtomicBool,
-    /// When a program last ran a pass, in nanoseconds; 0 while one waits for an event.
+    driver: Driver,
+    /// Passes that the program has run; any change tells the thread that it does.
     driven: AtomicU64,
-    /// Passes of the program that found nothing to do, in a row.
-    idle: AtomicU32,
+    /// Answers wait to be sent by the next call of the program, which has completions to look at first.
+    owed: AtomicBool,
+    /// Of the program's calls.
+    patience: Patience,
     /// The background thread blocks, or is about to ask until when.
     asleep: AtomicBool,
     stop: AtomicBool,
@@ -68,6 +72,18 @@ struct Io {
     broken: Option<String>,
 }
 
+/// What a pass is for.
+#[derive(Clone, Copy)]
+enum Pass {
+    /// All there is to do.
+    Full,
+    /// Sending what was just posted. Where nothing of it may go now, it is a full pass.
+    Post,
+    /// Completions of this queue. Where packets bring some, what else they ask for is left to the next call, so that
+    /// the program sees them at once.
+    Poll(CqId),
+}
+
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A panic elsewhere is our bug; the data behind is still the best there is.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -75,7 +91,11 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Engine {
     /// An engine over `backend`, with the poll that its background thread blocks in.
-    pub(crate) fn new(nic: Nic, mut backend: Box<dyn Backend>) -> io::Result<(Arc<Self>, Poll)> {
+    pub(crate) fn new(
+        nic: Nic,
+        mut backend: Box<dyn Backend>,
+        driver: Driver,
+    ) -> io::Result<(Arc<Self>, Poll)> {
         const PACKETS: Token = Token(0);
         const WAKE: Token = Token(1);
         let poll = Poll::new()?;
@@ -90,8 +110,10 @@ impl Engine {
             io: Mutex::new(io),
             clock: Clock::new(),
             wanted: AtomicBool::new(false),
+            driver,
             driven: AtomicU64::new(0),
-            idle: AtomicU32::new(0),
+            owed: AtomicBool::new(false),
+            patience: Patience::new(),
             asleep: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             waker,
@@ -109,21 +131,56 @@ impl Engine {
         lock(&self.nic)
     }
 
-    /// One pass on behalf of the program. Where one is running, its runner makes another.
+    /// A pass on behalf of the program, or of whoever runs them. Where one is running, its runner makes another.
     pub(crate) fn drive(&self) {
-        self.driven.store(self.now().as_nanos().max(1), Ordering::Relaxed);
+        self.drive_for(Pass::Full);
+    }
+
+    /// The program has posted something.
+    pub(crate) fn posted(&self) {
+        self.drive_for(Pass::Post);
+    }
+
+    /// The program finds no completions in `cq`.
+    pub(crate) fn polled(&self, cq: CqId) {
+        if self.driver == Driver::Inline {
+            self.drive_for(Pass::Poll(cq));
+        } else {
+            self.patience.idled(|| self.now());
+        }
+    }
+
+    fn drive_for(&self, pass: Pass) {
+        if self.driver != Driver::Inline {
+            self.summon();
+            return;
+        }
+        self.note_driven();
         self.wanted.store(true, Ordering::SeqCst);
-        if self.run_wanted() {
-            self.idle.store(0, Ordering::Relaxed);
-        } else if self.idle.fetch_add(1, Ordering::Relaxed) >= IDLE_PASSES {
-            // Whoever is to send what is waited for may need this core.
-            std::thread::yield_now();
+        if self.run_wanted(pass) {
+            self.patience.worked();
+        } else {
+            self.patience.idled(|| self.now());
+        }
+    }
+
+    /// The program has found completions in a queue: sends the answers that were left to its next call.
+    pub(crate) fn found(&self) {
+        if self.owed.load(Ordering::Relaxed) {
+            self.drive_for(Pass::Post);
+        }
+    }
+
+    /// Sends what is owed before something ends that it is of.
+    fn pay_what_is_owed(&self) {
+        if self.owed.load(Ordering::Relaxed) {
+            self.with_io(|io| self.transmit(io, self.now()));
         }
     }
 
     /// Runs the passes that are wanted; true where anything was done. Everyone who lets go of `io` calls it, so
     /// that no wish is lost: whoever finds `io` taken has noted its wish before, and the holder looks after.
-    fn run_wanted(&self) -> bool {
+    fn run_wanted(&self, mut pass: Pass) -> bool {
         let (mut any, mut passes) = (false, 0);
         let more = loop {
             // Between the note, or the letting go, before and the look behind: neither may pass the other.
@@ -140,8 +197,10 @@ impl Engine {
                 Err(TryLockError::WouldBlock) => break false,
             };
             self.wanted.store(false, Ordering::SeqCst);
-            any |= self.pass(&mut io);
+            any |= self.pass(&mut io, pass);
             passes += 1;
+            // Whatever another caller wants.
+            pass = Pass::Full;
         };
         if (any || more) && self.asleep.swap(false, Ordering::SeqCst) {
             self.wake();
@@ -149,16 +208,10 @@ impl Engine {
         any
     }
 
-    fn wake(&self) {
-        if self.waker.wake().is_err() {
-            tracing::warn!("the device's thread cannot be woken");
-        }
-    }
-
     /// Lets `work` have the packet path.
     fn with_io<T>(&self, work: impl FnOnce(&mut Io) -> T) -> T {
         let result = work(&mut lock(&self.io));
-        self.run_wanted();
+        self.run_wanted(Pass::Full);
         result
     }
 
@@ -181,82 +234,32 @@ impl Engine {
     pub(crate) fn prepare(&self, dst: IpAddr) -> Reachability {
         self.with_io(|io| {
             let reach = io.backend.prepare(self.now(), dst);
-            self.pass(io);
+            self.pass(io, Pass::Full);
             reach
         })
     }
 
-    /// Ends the background thread's loop.
-    pub(crate) fn stop(&self) {
-        self.stop.store(true, Ordering::Relaxed);
-        self.gate.1.notify_all();
-        self.wake();
-    }
-
-    /// The background thread.
-    pub(crate) fn run(&self, mut poll: Poll) {
-        let mut events = Events::with_capacity(16);
-        let mut idle_since = self.now();
-        while !self.stop.load(Ordering::Relaxed) {
-            let guard = lock(&self.gate.0);
-            if self.is_driven() {
-                let wait = StdDuration::from(DRIVEN);
-                drop(self.gate.1.wait_timeout(guard, wait));
-                idle_since = self.now();
-                continue;
+    /// Receives, lets the NIC work, sends, as far as `pass` asks for; true where anything was done.
+    fn pass(&self, io: &mut Io, pass: Pass) -> bool {
+        let any = match pass {
+            Pass::Full => self.rounds(io),
+            Pass::Post => match self.transmit(io, self.now()) {
+                Sent { any: true, more: false } => true,
+                sent => self.rounds(io) | sent.any,
+            },
+            Pass::Poll(cq) => {
+                let paid = self.owed.load(Ordering::Relaxed) && self.transmit(io, self.now()).any;
+                let now = self.now();
+                let received = self.receive(io, now);
+                if received > 0 && self.nic().cq_len(cq) > 0 {
+                    self.owed.store(true, Ordering::Relaxed);
+                    return true;
+                }
+                let sent = self.transmit(io, now);
+                let more = received >= MANY || sent.more;
+                (more && self.rounds(io)) | paid | (received > 0) | sent.any
             }
-            drop(guard);
-            let busy = self.with_io(|io| self.pass(io));
-            let now = self.now();
-            if busy {
-                idle_since = now;
-            }
-            if now - idle_since < SPIN {
-                std::hint::spin_loop();
-                continue;
-            }
-            // First this, so that whoever sets a timer after the question knows whom to wake.
-            self.asleep.store(true, Ordering::SeqCst);
-            let timeout = self.next_deadline().map(|due| StdDuration::from(due.since(now)));
-            if let Err(error) = poll.poll(&mut events, timeout)
-                && error.kind() != io::ErrorKind::Interrupted
-            {
-                tracing::error!(%error, "waiting for packets failed");
-                return;
-            }
-            self.asleep.store(false, Ordering::SeqCst);
-            idle_since = self.now();
-        }
-    }
-
-    fn is_driven(&self) -> bool {
-        let driven = self.driven.load(Ordering::Relaxed);
-        driven != 0 && self.now() - Instant::from_nanos(driven) < DRIVEN
-    }
-
-    fn next_deadline(&self) -> Option<Instant> {
-        let of_path = self.with_io(|io| {
-            if io.broken.is_some() {
-                return None;
-            }
-            let retry = (io.sent < io.tx.len()).then(|| self.now() + RETRY_SEND);
-            io.backend.poll_timeout().into_iter().chain(retry).min()
-        });
-        // After the last pass, which may have set a timer.
-        self.nic().poll_timeout().into_iter().chain(of_path).min()
-    }
-
-    /// Receives, lets the NIC work, sends; true where anything was done.
-    fn pass(&self, io: &mut Io) -> bool {
-        let mut any = false;
-        for _ in 0..ROUNDS {
-            let received = self.receive(io);
-            let sent = self.transmit(io);
-            any |= received || sent;
-            if !received {
-                break;
-            }
-        }
+        };
         if io.broken.is_some() {
             let mut nic = self.nic();
             nic.fail_device();
@@ -265,8 +268,23 @@ impl Engine {
         any
     }
 
-    fn receive(&self, io: &mut Io) -> bool {
-        let now = self.now();
+    /// Receives and sends in turns for as long as there is much to do.
+    fn rounds(&self, io: &mut Io) -> bool {
+        let mut any = false;
+        for _ in 0..ROUNDS {
+            let now = self.now();
+            let received = self.receive(io, now);
+            let sent = self.transmit(io, now);
+            any |= received > 0 || sent.any;
+            if received < MANY && !sent.more {
+                break;
+            }
+        }
+        any
+    }
+
+    /// Takes a burst in; returns how many datagrams came.
+    fn receive(&self, io: &mut Io, now: Instant) -> usize {
         io.rx.clear();
         let datagrams = io.receive(now);
         let mut nic = self.nic();
@@ -278,34 +296,48 @@ impl Engine {
         }
         nic.set_port_active(io.backend.link_is_up());
         self.pass_on_events(&mut nic);
-        datagrams > 0
+        datagrams
     }
 
-    fn transmit(&self, io: &mut Io) -> bool {
-        let mut any = false;
-        loop {
+    /// Sends some batches.
+    fn transmit(&self, io: &mut Io, now: Instant) -> Sent {
+        self.owed.store(false, Ordering::Relaxed);
+        let mut sent = Sent { any: false, more: true };
+        for _ in 0..BATCHES {
             if io.sent >= io.tx.len() {
-                let now = self.now();
                 let mut nic = self.nic();
                 let filled = nic.poll_transmit(now, &mut io.tx);
                 self.pass_on_events(&mut nic);
                 io.sent = 0;
                 if !filled {
+                    sent.more = false;
                     break;
                 }
             }
             match io.send() {
-                // Rule F18: what found no room is sent a moment later, unchanged.
-                0 => break,
+                0 => {
+                    // Rule F18: what found no room is sent a moment later, unchanged.
+                    sent.more = false;
+                    break;
+                }
                 n => io.sent += n,
             }
-            any = true;
+            sent.any = true;
         }
-        if any {
+        if sent.any {
             io.kick();
         }
-        any
+        sent
     }
+}
+
+/// What sending came to.
+#[derive(Clone, Copy)]
+struct Sent {
+    /// Anything left.
+    any: bool,
+    /// There may be more that could leave.
+    more: bool,
 }
 
 impl Io {

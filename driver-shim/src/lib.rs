@@ -1,8 +1,8 @@
 //! Packet I/O back ends, clocks, threads and safe device handles.
 //!
 //! The one crate of the project that touches the operating system. [`backend`] moves packets; a [`Device`]
-//! drives the sans-IO core with them, inline when the program posts and polls, and from a thread of its own
-//! while the program does something else. Handles are reference-counted: any order of drops is legal.
+//! drives the sans-IO core with them, inline when the program posts and polls and from a thread of its own
+//! while the program does something else, or as the [`Driver`] says. Handles are reference-counted: any order of drops is legal.
 
 #![deny(unsafe_code)]
 
@@ -32,6 +32,7 @@ pub use ah::{AddressHandle, ConnectError};
 pub use channel::{CompletionChannel, CqEvent};
 pub use cq::CompletionQueue;
 pub use device::{Device, DeviceBuilder};
+pub use engine::{Driver, UnknownDriver};
 pub use mcast::AttachError;
 pub use mr::{FastRegion, MemoryRegion};
 pub use mw::MemoryWindow;

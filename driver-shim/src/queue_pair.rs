@@ -358,13 +358,14 @@ impl QueuePair {
         }
     }
 
-    /// Posts a send and drives the device once.
+    /// Posts a send, and sends: in this call or, with another [`Driver`](crate::Driver) than `Inline`, from the
+    /// device's thread.
     ///
     /// # Errors
     /// Why it was not taken.
     pub fn post_send(&self, wr: SendWr) -> Result<(), PostError> {
         self.post_send_later(wr)?;
-        self.device().drive();
+        self.device().engine().posted();
         Ok(())
     }
 
@@ -395,7 +396,7 @@ impl QueuePair {
         }
         let engine = self.device().engine();
         let key = engine.nic().bind_mw(engine.now(), self.qpn, wr_id, flags, window.name(), range)?;
-        self.device().drive();
+        engine.posted();
         Ok(key)
     }
 
@@ -407,14 +408,14 @@ impl QueuePair {
         self.device().engine().post_recv(self.qpn, wr)
     }
 
-    /// Posts sends in order, up to the first that is not taken, and drives the device once.
+    /// Posts sends in order, up to the first that is not taken, and sends as [`QueuePair::post_send`] does.
     ///
     /// # Errors
     /// The first that was not taken, and why. Those before it are posted.
     pub fn post_send_list(&self, wrs: impl IntoIterator<Item = SendWr>) -> Result<(), BadWr> {
         let engine = self.device().engine();
         let posted = engine.nic().post_send_list(engine.now(), self.qpn, wrs);
-        engine.drive();
+        engine.posted();
         posted
     }
 
@@ -452,8 +453,8 @@ impl QueuePair {
             resolve(self.device(), attr.addr.dgid)?;
         }
         let engine = self.device().engine();
-        engine.nic().modify_qp(engine.now(), self.qpn, attr, mask)?;
-        self.device().drive();
+        engine.modify_qp(self.qpn, attr, mask)?;
+        engine.drive();
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use driver_shim::backend::{
     Backend, Faulty, Hub, Local, OpenError, Packet, PacketConfig, Raw, Udp, UdpConfig,
 };
 use driver_shim::capture::{Capture, CaptureFile};
-use driver_shim::{Device, DeviceBuilder};
+use driver_shim::{Device, DeviceBuilder, Driver};
 use fabric::{FaultKind, FaultSpec};
 use qp::Profile;
 use wire::Mac;
@@ -58,6 +58,10 @@ pub struct DeviceArgs {
     /// rdma_rxe) or connectx (NVIDIA ConnectX)
     #[arg(long, value_name = "NIC", default_value_t)]
     profile: Profile,
+    /// Who runs the device: inline (the command's own calls, and a thread while it is silent), background (only a
+    /// thread, which sleeps when there is nothing to do) or spin (a thread that never sleeps and takes a core)
+    #[arg(long, value_name = "WHO", default_value_t)]
+    driver: Driver,
     /// Seed of everything random, faults included; without it faults take seed 0
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -219,7 +223,7 @@ impl DeviceArgs {
         if !faults.is_empty() {
             backend = Box::new(Faulty::new(backend, &faults, self.seed.unwrap_or(0).wrapping_add(which)));
         }
-        let mut builder: DeviceBuilder = Device::boxed(backend).profile(self.profile);
+        let mut builder: DeviceBuilder = Device::boxed(backend).profile(self.profile).driver(self.driver);
         if let Some(seed) = self.seed {
             builder = builder.seed(seed.wrapping_add(which));
         }

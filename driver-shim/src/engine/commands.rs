@@ -1,14 +1,15 @@
 //! Commands of the program that are more than a call of the NIC: they tell the packet path, or make events at once.
 
-use qp::{BadWr, DestroyError, McastError, PostError, RecvWr};
+use qp::{AttrMask, BadWr, DestroyError, McastError, ModifyQpError, PostError, QpAttr, RecvWr};
 use wire::{Gid, Qpn, Srqn};
 
 use super::Engine;
 use crate::mcast::AttachError;
 
 impl Engine {
-    /// Destroys a queue pair with all that is noted of it.
+    /// Destroys a queue pair with all that is noted of it. What its peer has sent is acknowledged first.
     pub(crate) fn destroy_qp(&self, qpn: Qpn) -> Result<(), DestroyError> {
+        self.pay_what_is_owed();
         let groups = self.nic().groups_of(qpn).to_vec();
         for group in groups {
             if let Err(error) = self.detach_mcast(qpn, group) {
@@ -20,6 +21,12 @@ impl Engine {
         self.pass_on_events(&mut nic);
         self.forget_qp(qpn);
         ended
+    }
+
+    /// Changes attributes of a queue pair. What its peer has sent before is acknowledged first.
+    pub(crate) fn modify_qp(&self, qpn: Qpn, attr: &QpAttr, mask: AttrMask) -> Result<(), ModifyQpError> {
+        self.pay_what_is_owed();
+        self.nic().modify_qp(self.now(), qpn, attr, mask)
     }
 
     /// Destroys a shared receive queue with all that is noted of it.

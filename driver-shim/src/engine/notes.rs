@@ -1,14 +1,13 @@
 //! What the NIC has said, and whoever waits for it: notifications of completion queues, asynchronous events.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration as StdDuration;
 
 use qp::{AsyncEvent, CqId, Event, Nic};
 use wire::{Qpn, Srqn};
 
-use super::{Engine, SPIN, lock};
+use super::{Driver, Engine, SPIN, lock};
 use crate::channel::Inbox;
 
 /// What the NIC has said and nobody has fetched yet.
@@ -62,28 +61,22 @@ impl Engine {
         self.wait_for_notes(timeout, |notes| notes.asynchronous.is_empty()).asynchronous.pop_front()
     }
 
-    /// Drives the device for a moment, or for `timeout` where that is shorter, until `found` has something.
+    /// Until `found` has something drives the device for a moment, or for `timeout` where that is shorter, where the
+    /// program is to drive it.
     pub(crate) fn spin_for<T>(&self, timeout: StdDuration, found: impl Fn() -> Option<T>) -> Option<T> {
         let start = self.now();
         loop {
-            self.drive();
+            if self.driver == Driver::Inline {
+                self.drive();
+            }
             if let Some(found) = found() {
                 return Some(found);
             }
-            if self.now() - start >= SPIN.min(timeout.into()) {
+            // Where the thread runs the passes, waiting for it is all there is to do.
+            if self.driver != Driver::Inline || self.now() - start >= SPIN.min(timeout.into()) {
                 return None;
             }
         }
-    }
-
-    /// Leaves the device to the background thread: the program is going to block.
-    pub(crate) fn hand_over(&self) {
-        // It looks and goes to sleep under the lock of its gate, so that it cannot miss this.
-        let guard = lock(&self.gate.0);
-        self.driven.store(0, Ordering::Relaxed);
-        drop(guard);
-        self.gate.1.notify_all();
-        self.wake();
     }
 
     fn wait_for_notes(

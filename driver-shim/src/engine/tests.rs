@@ -1,13 +1,16 @@
 use std::sync::Weak;
 use std::sync::atomic::AtomicUsize;
+use std::time::Duration as StdDuration;
 
-use mio::Registry;
-use qp::NicConfig;
+use mio::{Events, Registry};
+use qp::{AttrMask, NicConfig, QpAttr, QpState, RecvWr, SendWr};
 use wire::Mac;
 use wire::batch::{Caps, IpIdRule};
 
 use super::*;
+use crate::backend::Loopback;
 use crate::interfaces::GidTable;
+use crate::{CompletionQueue, ConnectOptions, Device, QueuePair};
 
 /// A back end that counts how often it is asked, and has `packets` bursts without a RoCE packet to give. While it
 /// is asked, somebody else wants a pass of `wanting`.
@@ -70,6 +73,10 @@ struct Bare {
 
 impl Bare {
     fn new() -> Self {
+        Self::driven_by(Driver::Inline)
+    }
+
+    fn driven_by(driver: Driver) -> Self {
         let (asked, packets, wanting) = (Arc::default(), Arc::default(), Arc::default());
         let table = GidTable::new(&[[10, 0, 0, 1].into()], Mac::default(), 4200);
         let backend = Counting {
@@ -85,7 +92,7 @@ impl Bare {
             seed: 1,
             profile: qp::Profile::Strict,
         };
-        let (engine, poll) = Engine::new(Nic::new(config), Box::new(backend)).expect("a poll");
+        let (engine, poll) = Engine::new(Nic::new(config), Box::new(backend), driver).expect("a poll");
         Self { engine, poll, asked, packets, wanting }
     }
 
@@ -153,4 +160,94 @@ fn others_who_want_pass_after_pass_do_not_keep_a_caller() {
     *lock(&bare.wanting) = Weak::new();
     bare.engine.with_io(|_| {});
     assert_eq!(bare.asked(), WANTED_PASSES + 1, "nothing is forgotten");
+}
+
+#[test]
+fn with_a_driver_of_its_own_the_device_wakes_it_for_what_is_posted_and_nothing_else() {
+    for driver in [Driver::Background, Driver::Spin] {
+        let mut bare = Bare::driven_by(driver);
+        let cq = bare.engine.nic().create_cq(1).expect("a queue");
+        bare.engine.asleep.store(true, Ordering::SeqCst);
+        bare.engine.polled(cq);
+        assert!(!bare.wakes());
+        bare.engine.posted();
+        assert!(bare.wakes());
+        bare.engine.posted();
+        assert!(!bare.wakes(), "it is awake");
+        assert_eq!(bare.asked(), 0, "the program runs no pass");
+        // What was posted while it was not looking is seen to before it sleeps.
+        bare.engine.with_io(|_| {});
+        assert_eq!(bare.asked(), 1);
+    }
+}
+
+#[test]
+fn the_thread_stands_at_its_gate_only_while_the_program_runs_passes() {
+    let bare = Bare::new();
+    let engine = &bare.engine;
+    let mut seen = 0;
+    assert!(!engine.stands_at_gate(&mut seen));
+    engine.drive();
+    assert!(engine.stands_at_gate(&mut seen));
+    assert!(!engine.stands_at_gate(&mut seen), "the program has run none since");
+    engine.drive();
+    engine.hand_over();
+    assert!(!engine.stands_at_gate(&mut seen), "it waits for an event");
+    engine.drive();
+    assert!(engine.stands_at_gate(&mut seen), "it goes on");
+}
+
+/// Two queue pairs of devices without threads, connected to each other.
+fn connected() -> [(CompletionQueue, QueuePair); 2] {
+    let hub = Loopback::hub();
+    let prepared = [1, 2].map(|last| {
+        let backend = hub.attach([127, 0, 0, last].into()).expect("free");
+        let device = Device::builder(backend).seed(last.into()).without_thread();
+        let cq = device.create_cq(64).expect("a queue");
+        let pd = device.alloc_pd();
+        let qp = pd.create_qp(qp::QpType::Rc, &cq, &cq).signal_all().build().expect("a queue pair");
+        (cq, qp)
+    });
+    let [a, b] = [0, 1].map(|i| prepared[i].1.endpoint(1));
+    let mut peers = [b, a].into_iter();
+    prepared.map(|(cq, qp)| {
+        let peer = peers.next().expect("one each");
+        (cq, qp.connect(peer, &ConnectOptions::default()).expect("connects"))
+    })
+}
+
+#[test]
+fn completions_come_before_the_acknowledgement_leaves_which_the_next_call_sends() {
+    type Call = fn(&CompletionQueue, &QueuePair);
+    let next_calls: [Call; 4] = [
+        |cq, _| assert!(cq.poll(8).is_empty()),
+        |cq, _| assert_eq!(cq.poll(1).len(), 1),
+        |_, qp| qp.post_send(SendWr::send(1, &[])).expect("taken"),
+        |_, qp| {
+            let failed = QpAttr { state: QpState::Err, ..QpAttr::default() };
+            qp.modify(&failed, AttrMask::STATE).expect("possible");
+        },
+    ];
+    for (i, next_call) in next_calls.into_iter().enumerate() {
+        let [(near_cq, near), (far_cq, far)] = connected();
+        for _ in 0..2 {
+            far.post_recv(RecvWr::new(2, &[])).expect("taken");
+            near.post_send(SendWr::send(1, &[])).expect("taken");
+        }
+        let first = if i == 1 { 1 } else { 2 };
+        assert_eq!(far_cq.poll(first).len(), first);
+        assert!(near_cq.poll(2).is_empty(), "call {i}: nothing has come back yet");
+        next_call(&far_cq, &far);
+        assert_eq!(near_cq.poll(2).len(), 2, "call {i}");
+    }
+}
+
+#[test]
+fn what_was_received_is_acknowledged_before_its_queue_pair_goes() {
+    let [(near_cq, near), (far_cq, far)] = connected();
+    far.post_recv(RecvWr::new(2, &[])).expect("taken");
+    near.post_send(SendWr::send(1, &[])).expect("taken");
+    assert_eq!(far_cq.poll(1).len(), 1);
+    drop(far);
+    assert_eq!(near_cq.poll(1).first().map(|wc| wc.status), Some(qp::WcStatus::Success));
 }

@@ -1,0 +1,157 @@
+//! Who runs the engine, and how a caller that finds nothing to do treats its core.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use wire::{Duration, Instant};
+
+/// Who runs the engine of a device: receives packets, lets the protocol work, sends.
+///
+/// Every device has one thread. They differ in what the program's own calls do, and so in what they cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Driver {
+    /// Posting sends and polling completion queues run the engine in the calling thread; the device's thread serves
+    /// one-sided traffic while the program is silent. Lowest latency without a core of its own: no packet changes
+    /// threads while the program polls, and a silent device takes no processor time. A program that stops calling is
+    /// stood in for after a fraction of a millisecond. The default.
+    #[default]
+    Inline,
+    /// Only the device's thread runs the engine. Posting wakes it and polling a completion queue reads the queue only,
+    /// so the program's calls are short. A packet changes threads both ways, which costs a wake-up (several
+    /// microseconds, tens across cores) whenever the thread has gone to sleep.
+    Background,
+    /// As `Background`, but the thread never sleeps: no wake-ups, at the price of a whole core for each device,
+    /// busy or not. For cores that are set aside; with fewer cores than such threads and the programs that poll
+    /// beside them, all are slower than with the others.
+    Spin,
+}
+
+impl Driver {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Inline, Self::Background, Self::Spin];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Inline => "inline",
+            Self::Background => "background",
+            Self::Spin => "spin",
+        }
+    }
+}
+
+impl fmt::Display for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A name that is none of a driver's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no such driver: write inline, background or spin")]
+pub struct UnknownDriver;
+
+impl FromStr for Driver {
+    type Err = UnknownDriver;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        Self::ALL.into_iter().find(|driver| driver.name() == name).ok_or(UnknownDriver)
+    }
+}
+
+/// Idle passes before a caller that polls on lets others have its core for a moment: several round trips on an idle
+/// machine, so that who has a core of its own gives nothing away.
+const MOST: u32 = 64;
+/// A yield that takes longer than this has let somebody else run: it takes a fraction of this when nobody wants to.
+const SOMEBODY_RAN: Duration = Duration::from_micros(2);
+
+/// How long a caller that finds nothing to do keeps its core before it yields. Whoever is to send what it waits for
+/// may want the same core: then it waits for a short time only. Yields tell which it is.
+#[derive(Debug)]
+pub(super) struct Patience {
+    /// Passes without work, in a row.
+    idle: AtomicU32,
+    /// How many are borne.
+    limit: AtomicU32,
+}
+
+impl Patience {
+    pub(super) const fn new() -> Self {
+        Self { idle: AtomicU32::new(0), limit: AtomicU32::new(MOST) }
+    }
+
+    /// A pass found work.
+    pub(super) fn worked(&self) {
+        self.idle.store(0, Ordering::Relaxed);
+    }
+
+    /// A pass found nothing: yields where that has gone on for long enough.
+    pub(super) fn idled(&self, now: impl Fn() -> Instant) {
+        let idle = self.idle.load(Ordering::Relaxed);
+        if idle < self.limit.load(Ordering::Relaxed) {
+            self.idle.store(idle + 1, Ordering::Relaxed);
+            std::hint::spin_loop();
+            return;
+        }
+        let before = now();
+        std::thread::yield_now();
+        self.yielded(now() - before);
+    }
+
+    /// A yield took so long.
+    fn yielded(&self, took: Duration) {
+        let limit = self.limit.load(Ordering::Relaxed);
+        let shared = took > SOMEBODY_RAN;
+        self.limit.store(if shared { limit / 2 } else { (2 * limit).clamp(1, MOST) }, Ordering::Relaxed);
+        if shared {
+            // What the other did may be what was waited for.
+            self.worked();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        for driver in Driver::ALL {
+            assert_eq!(driver.to_string().parse(), Ok(driver));
+        }
+        assert_eq!("Spin".parse::<Driver>(), Err(UnknownDriver));
+    }
+
+    /// Idle passes until the one that yields, which then takes `took`.
+    fn passes_to_a_yield(patience: &Patience, took: Duration) -> u32 {
+        let clock = Cell::new(Instant::from_nanos(0));
+        for pass in 0.. {
+            let asked = Cell::new(false);
+            patience.idled(|| {
+                asked.set(true);
+                let now = clock.get();
+                clock.set(now + took);
+                now
+            });
+            if asked.get() {
+                return pass;
+            }
+        }
+        0
+    }
+
+    #[test]
+    fn a_core_that_others_want_is_given_up_ever_sooner_and_one_of_its_own_kept() {
+        let patience = Patience::new();
+        let (nobody, somebody) = (Duration::from_nanos(600), Duration::from_micros(30));
+        let until: Vec<u32> = (0..9).map(|_| passes_to_a_yield(&patience, somebody)).collect();
+        assert_eq!(until, [64, 32, 16, 8, 4, 2, 1, 0, 0]);
+        // Nobody else wants it any more. A row of idle passes that goes on yields each time.
+        let until: Vec<u32> = (0..9).map(|_| passes_to_a_yield(&patience, nobody)).collect();
+        assert_eq!(until, [0, 1, 1, 2, 4, 8, 16, 32, 0]);
+        patience.worked();
+        assert_eq!(passes_to_a_yield(&patience, nobody), MOST);
+    }
+}
