@@ -9,6 +9,7 @@ mod demo;
 mod device;
 mod devinfo;
 mod interrupt;
+mod perf;
 mod pingpong;
 mod trace;
 
@@ -20,6 +21,8 @@ use std::io::{self, Write};
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
+
+use self::perf::{Kind, Tool, Verb};
 
 /// Exit code of what succeeded.
 const DONE: u8 = 0;
@@ -47,6 +50,22 @@ enum Command {
     Devinfo(Box<devinfo::Args>),
     /// Exchange messages with ibv_rc_, ibv_uc_, ibv_ud_ or ibv_srq_pingpong, or another ferroce pingpong
     Pingpong(Box<pingpong::Args>),
+    /// Bandwidth of SENDs, as ib_send_bw
+    SendBw(Box<perf::Args>),
+    /// Latency of SENDs, as ib_send_lat
+    SendLat(Box<perf::Args>),
+    /// Bandwidth of RDMA WRITEs, as ib_write_bw
+    WriteBw(Box<perf::Args>),
+    /// Latency of RDMA WRITEs, as ib_write_lat
+    WriteLat(Box<perf::Args>),
+    /// Bandwidth of RDMA READs, as ib_read_bw
+    ReadBw(Box<perf::Args>),
+    /// Latency of RDMA READs, as ib_read_lat
+    ReadLat(Box<perf::Args>),
+    /// Rate of atomic operations, as ib_atomic_bw
+    AtomicBw(Box<perf::Args>),
+    /// Latency of atomic operations, as ib_atomic_lat
+    AtomicLat(Box<perf::Args>),
     /// Print the RoCE packets of capture files
     Trace(trace::Args),
 }
@@ -98,11 +117,20 @@ where
     I: IntoIterator<Item: Into<OsString> + Clone>,
 {
     let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
+    let tool = |verb, kind| Tool { verb, kind };
     let result = match Cli::try_parse_from(&args) {
         Ok(cli) => match &cli.command {
             Command::Demo(args) => demo::run(args, out),
             Command::Devinfo(args) => devinfo::run(args, out),
             Command::Pingpong(args) => pingpong::run(args, out),
+            Command::SendBw(args) => perf::run(args, tool(Verb::Send, Kind::Bandwidth), out),
+            Command::SendLat(args) => perf::run(args, tool(Verb::Send, Kind::Latency), out),
+            Command::WriteBw(args) => perf::run(args, tool(Verb::Write, Kind::Bandwidth), out),
+            Command::WriteLat(args) => perf::run(args, tool(Verb::Write, Kind::Latency), out),
+            Command::ReadBw(args) => perf::run(args, tool(Verb::Read, Kind::Bandwidth), out),
+            Command::ReadLat(args) => perf::run(args, tool(Verb::Read, Kind::Latency), out),
+            Command::AtomicBw(args) => perf::run(args, tool(Verb::Atomic, Kind::Bandwidth), out),
+            Command::AtomicLat(args) => perf::run(args, tool(Verb::Atomic, Kind::Latency), out),
             Command::Trace(args) => trace::run(args, out, err),
         },
         Err(error) => match error.kind() {

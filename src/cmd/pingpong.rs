@@ -115,7 +115,7 @@ const LINGER: Duration = Duration::from_millis(200);
 const SILENCE: Duration = Duration::from_secs(20);
 const EVENT_WAIT: Duration = Duration::from_millis(100);
 
-fn parse_mtu(text: &str) -> Result<Mtu, String> {
+pub(super) fn parse_mtu(text: &str) -> Result<Mtu, String> {
     let mtu = text.parse().ok().and_then(Mtu::from_bytes);
     mtu.ok_or_else(|| "the path MTU is 256, 512, 1024, 2048 or 4096".into())
 }

@@ -1,0 +1,39 @@
+//! What went wrong, in one line.
+
+use driver_shim::Device;
+use qp::{Completion, WcStatus};
+
+use crate::cmd::Failure;
+
+/// A work request failed.
+pub(super) fn failed(device: &Device, wc: &Completion, messages: u64) -> Failure {
+    let advice = match (device.path_error(), wc.status) {
+        (Some(error), _) => format!("; the network device is gone: {error}"),
+        (None, WcStatus::RetryExcErr) => "; the other end does not answer: has it ended?".into(),
+        (None, WcStatus::RnrRetryExcErr) => "; the other end has no receives: was -n the same there?".into(),
+        (None, WcStatus::LocLenErr) => "; the other end sent more than -s says here".into(),
+        (None, WcStatus::RemAccessErr | WcStatus::RemInvReqErr | WcStatus::RemOpErr) => {
+            "; do both ends run the same command with the same -s, -q, -m and -c?".into()
+        }
+        (None, _) => String::new(),
+    };
+    Failure::Failed(format!(
+        "failed with status {} for wr_id {} after {messages} messages{advice}{}",
+        wc.status,
+        wc.wr_id,
+        dropped(device)
+    ))
+}
+
+/// The other end has gone in the middle.
+pub(super) fn gone(device: &Device, messages: u64) -> Failure {
+    Failure::Failed(format!("the other end has gone after {messages} messages{}", dropped(device)))
+}
+
+/// What this end has dropped, for whoever wonders why.
+fn dropped(device: &Device) -> String {
+    let drops = device.drops();
+    let counts: Vec<String> =
+        drops.iter().filter(|(_, n)| *n > 0).map(|(reason, n)| format!("{reason} {n}")).collect();
+    if counts.is_empty() { String::new() } else { format!("; dropped here: {}", counts.join(", ")) }
+}
