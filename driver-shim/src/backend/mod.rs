@@ -21,6 +21,7 @@ mod loopback;
 mod owner;
 mod packet;
 mod raw;
+mod sockets;
 mod udp;
 
 #[cfg(test)]
@@ -203,24 +204,14 @@ impl SendFailure {
     }
 }
 
-/// Calls `receive` with each of `sockets`, of which there is at least one, until a burst has come or all have had
-/// their turn; it is told how many datagrams it may take, and says how many it took. The socket at `next` comes first;
-/// each gets its turn, however busy another is.
-fn receive_in_turns<S>(
-    sockets: &mut [S],
-    next: &mut usize,
-    mut receive: impl FnMut(&mut S, usize) -> io::Result<usize>,
-) -> io::Result<usize> {
-    let turns = sockets.len();
-    let mut count = 0;
-    for step in 0..turns {
-        count += receive(&mut sockets[(*next + step) % turns], BURST - count)?;
-        if count >= BURST {
-            break;
-        }
+/// What became of `packets` packets that were sent as one; `None` where that is refused.
+fn sent_as_one(result: io::Result<usize>, packets: usize) -> io::Result<Option<usize>> {
+    match result.map_err(SendFailure::of) {
+        Ok(sent) => Ok(Some(sent * packets)),
+        Err(SendFailure::Later) => Ok(Some(0)),
+        Err(SendFailure::Lost) => Ok(None),
+        Err(SendFailure::Fatal(error)) => Err(error),
     }
-    *next = (*next + 1) % turns;
-    Ok(count)
 }
 
 /// Calls `send(at)`, which sends packets from index `at` on and returns how many, until `len` are taken or

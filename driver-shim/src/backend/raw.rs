@@ -5,19 +5,17 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 
-use mio::unix::SourceFd;
-use mio::{Interest, Registry, Token};
+use mio::{Registry, Token};
 use socket2::{Protocol, SockAddr, Socket, Type};
 use wire::batch::{Caps, IpIdRule, RxBurst, TxBatch};
 use wire::ip::{Ipv6Header, UdpHeader};
 use wire::{NetHeader, ROCE_V2_PORT};
 
-use super::local::{
-    CHARGE, InFlight, Local, domain, join_group, receive_buffer, roce_port, send_to_groups_from, shield,
-};
-use super::{BURST, Backend, IoCounters, JoinError, OpenError, filter, receive_in_turns, send_all};
+use super::local::{CHARGE, InFlight, Local, domain, receive_buffer, roce_port, send_to_groups_from, shield};
+use super::sockets::{self, Sockets};
+use super::{BURST, Backend, IoCounters, JoinError, OpenError, filter, send_all};
 use crate::interfaces::GidTable;
 use crate::sys::{self, Inbox, Incoming, Outgoing};
 
@@ -33,9 +31,7 @@ const IPV6_LEN: usize = 40;
 /// The raw back end: sockets per address and multicast group.
 #[derive(Debug)]
 pub struct Raw {
-    sockets: Vec<Bound>,
-    /// Where sockets are registered that are opened later.
-    registration: Option<(Registry, Token)>,
+    sockets: Sockets<Bound>,
     table: GidTable,
     in_flight: InFlight,
     inbox: Inbox,
@@ -43,8 +39,6 @@ pub struct Raw {
     room: Vec<u8>,
     /// An IPv6 packet, whose header the kernel keeps to itself, put together again.
     whole: Vec<u8>,
-    /// The address that [`Backend::recv_burst`] asks first.
-    next: usize,
     counters: IoCounters,
 }
 
@@ -71,17 +65,15 @@ impl Raw {
     /// [`OpenError`].
     pub fn open(local: &Local) -> Result<Self, OpenError> {
         let (sockets, interface) = local.bind(|address, on| Bound::new(address, on.index))?;
-        let addresses: Vec<IpAddr> = sockets.iter().map(|bound| bound.address).collect();
         let buffer = sockets.iter().map(|bound| bound.buffer).min().unwrap_or(0);
+        let sockets = Sockets::new(sockets);
         Ok(Self {
-            table: GidTable::new(&addresses, interface.mac.unwrap_or_default(), interface.mtu),
+            table: GidTable::new(&sockets.addresses(), interface.mac.unwrap_or_default(), interface.mtu),
             sockets,
-            registration: None,
             in_flight: InFlight::new(buffer, CHARGE, MAX_WINDOW),
             inbox: Inbox::new(),
             room: vec![0; PACKET * BURST],
             whole: Vec::new(),
-            next: 0,
             counters: IoCounters::default(),
         })
     }
@@ -109,8 +101,8 @@ impl Backend for Raw {
     }
 
     fn recv_burst(&mut self, rx: &mut RxBurst) -> io::Result<usize> {
-        let Self { sockets, next, inbox, room, whole, counters, .. } = self;
-        receive_in_turns(sockets, next, |bound, limit| {
+        let Self { sockets, inbox, room, whole, counters, .. } = self;
+        sockets.receive(|bound, limit| {
             let count = inbox.receive(bound.receive.as_fd(), &mut room[..PACKET * limit], PACKET)?;
             for packet in inbox.iter() {
                 counters.rx_lost += bound.take(&packet, &room[packet.at.clone()], whole, rx);
@@ -121,7 +113,7 @@ impl Backend for Raw {
 
     fn send_batch(&mut self, tx: &TxBatch, from: usize) -> io::Result<usize> {
         let Some(net) = tx.header(from) else { return Ok(0) };
-        let Some(bound) = self.sockets.iter().find(|bound| bound.address == net.src()) else {
+        let Some(bound) = self.sockets.of(net.src()) else {
             let taken = tx.len() - from;
             self.counters.tx_lost += taken as u64;
             return Ok(taken);
@@ -143,35 +135,33 @@ impl Backend for Raw {
     }
 
     fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
-        for bound in &self.sockets {
-            registry.register(&mut SourceFd(&bound.receive.as_raw_fd()), token, Interest::READABLE)?;
-        }
-        self.registration = Some((registry.try_clone()?, token));
-        Ok(())
+        self.sockets.register(registry, token)
     }
 
     fn join(&mut self, group: IpAddr) -> Result<(), JoinError> {
-        let own = self.sockets.iter().find(|bound| bound.address.is_ipv4() == group.is_ipv4());
-        let scope = own.ok_or(JoinError::NoAddress { group })?.scope;
-        let bound = Bound::new(group, scope).map_err(|source| JoinError::Open { group, source })?;
-        let membership = |source| JoinError::Membership { group, source };
-        join_group(&bound.receive, group, scope).map_err(membership)?;
-        if let Some((registry, token)) = &self.registration {
-            let mut fd = SourceFd(&bound.receive.as_raw_fd());
-            registry.register(&mut fd, *token, Interest::READABLE).map_err(membership)?;
-        }
-        self.sockets.push(bound);
-        Ok(())
+        self.sockets.join(group, |scope| Bound::new(group, scope))
     }
 
     fn leave(&mut self, group: IpAddr) {
-        // Closing the sockets ends the membership, and their registration.
-        self.sockets.retain(|bound| bound.address != group);
-        self.next = 0;
+        self.sockets.leave(group);
     }
 
     fn counters(&self) -> IoCounters {
         self.counters
+    }
+}
+
+impl sockets::Bound for Bound {
+    fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    fn scope(&self) -> u32 {
+        self.scope
+    }
+
+    fn receiver(&self) -> &Socket {
+        &self.receive
     }
 }
 

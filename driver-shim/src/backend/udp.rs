@@ -10,20 +10,20 @@
 use std::io;
 use std::net::IpAddr;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use mio::unix::SourceFd;
-use mio::{Interest, Registry, Token};
+use mio::{Registry, Token};
 use socket2::{Protocol, SockAddr, Socket, Type};
 use wire::batch::{Caps, HeaderKnowledge, ID_BOUND, IpIdRule, RxBurst, TxBatch};
 use wire::{NetHeader, ROCE_V2_PORT, icrc};
 
 use super::local::{
-    CHARGE, CHARGE_IN_RUN, InFlight, Local, domain, join_group, receive_buffer, roce_port, send_buffer,
+    CHARGE, CHARGE_IN_RUN, InFlight, Local, domain, receive_buffer, roce_port, send_buffer,
     send_to_groups_from,
 };
-use super::{Backend, IoCounters, JoinError, OpenError, SendFailure, filter, receive_in_turns, send_all};
+use super::sockets::{self, Sockets};
+use super::{Backend, IoCounters, JoinError, OpenError, filter, send_all, sent_as_one};
 use crate::interfaces::GidTable;
 use crate::sys::{self, ControlBuf, Inbox, Outgoing};
 
@@ -68,9 +68,7 @@ impl Default for UdpConfig {
 /// The udp back end: one socket per address, and one per multicast group.
 #[derive(Debug)]
 pub struct Udp {
-    sockets: Vec<Bound>,
-    /// Where sockets are registered that are opened later.
-    registration: Option<(Registry, Token)>,
+    sockets: Sockets<Bound>,
     table: GidTable,
     in_flight: InFlight,
     foreign_senders: bool,
@@ -81,8 +79,6 @@ pub struct Udp {
     inbox: Inbox,
     /// Bodies of a batch that is sent packet by packet though it was made for offload.
     resealed: Vec<u8>,
-    /// The socket that [`Backend::recv_burst`] asks first.
-    next: usize,
     counters: IoCounters,
 }
 
@@ -107,12 +103,11 @@ impl Udp {
     pub fn open(config: &UdpConfig) -> Result<Self, OpenError> {
         let (sockets, interface) =
             config.local.bind(|address, on| Bound::new(address, on.index, config.foreign_senders))?;
-        let addresses: Vec<IpAddr> = sockets.iter().map(|bound| bound.address).collect();
         let buffer = sockets.iter().map(|bound| bound.buffer).min().unwrap_or(0);
-        let table = GidTable::new(&addresses, interface.mac.unwrap_or_default(), interface.mtu);
+        let sockets = Sockets::new(sockets);
+        let table = GidTable::new(&sockets.addresses(), interface.mac.unwrap_or_default(), interface.mtu);
         let mut udp = Self {
             sockets,
-            registration: None,
             table,
             in_flight: InFlight::new(buffer, CHARGE, MAX_WINDOW),
             foreign_senders: config.foreign_senders,
@@ -120,10 +115,9 @@ impl Udp {
             offload: false,
             inbox: Inbox::new(),
             resealed: Vec::new(),
-            next: 0,
             counters: IoCounters::default(),
         };
-        for i in 0..udp.sockets.len() {
+        for i in 0..udp.sockets.all().len() {
             udp.self_test(i)?;
         }
         if config.offload && udp.kernel_segments()? {
@@ -150,14 +144,14 @@ impl Udp {
 
     /// Sends a datagram to itself, which must come back through the filter.
     fn self_test(&mut self, i: usize) -> Result<(), OpenError> {
-        let address = self.sockets[i].address;
+        let address = self.sockets.all()[i].address;
         let failed = |reason| OpenError::SelfTest { address, reason };
         // No RoCE packet, so that a peer that already sends to this port is not confused by it.
         let probe = format!("self-test of {address} in process {}", std::process::id()).into_bytes();
         if self.probe_returns(i, &probe, None)? {
             return Ok(());
         }
-        let bound = &self.sockets[i];
+        let bound = &self.sockets.all()[i];
         if !address.is_ipv4() || self.foreign_senders {
             return Err(failed(
                 "a datagram to itself did not come back; look for a firewall rule on UDP 4791",
@@ -174,7 +168,7 @@ impl Udp {
 
     /// Sends `probe` to itself, in segments of `segment` bytes, and waits for it.
     fn probe_returns(&mut self, i: usize, probe: &[u8], segment: Option<u16>) -> Result<bool, OpenError> {
-        let bound = &self.sockets[i];
+        let bound = &self.sockets.all()[i];
         let to = roce_port(bound.address, bound.scope);
         let mut control = ControlBuf::default();
         if let Some(len) = segment {
@@ -196,37 +190,6 @@ impl Udp {
         }
         Ok(false)
     }
-
-    /// Sends the packets of `tx` from index `from` on packet by packet, each with identification 0.
-    fn send_single(&mut self, tx: &TxBatch, from: usize, way: &Way<'_>) -> io::Result<usize> {
-        let Self { sockets, counters, resealed, id_rule, .. } = self;
-        let fd = sockets[way.socket].fd();
-        let mut bytes = tx.bytes();
-        if *id_rule == IpIdRule::Index && tx.len() > 1 {
-            reseal(tx, resealed);
-            bytes = resealed;
-        }
-        send_all(tx.len(), from, &mut counters.tx_lost, |at| {
-            let bodies = bytes.chunks(tx.segment_len().max(1)).skip(at);
-            sys::send_many(fd, bodies.map(|body| way.message(body)))
-        })
-    }
-
-    /// Sends all packets of `tx` with one call; `None` where the way refuses it.
-    fn send_segments(&mut self, tx: &TxBatch, way: &Way<'_>) -> io::Result<Option<usize>> {
-        let mut control = way.control;
-        #[expect(clippy::cast_possible_truncation, reason = "one of several segments of a datagram")]
-        control.push_segment_len(tx.segment_len() as u16);
-        let datagram = Outgoing { control: Some(&control), ..way.message(tx.bytes()) };
-        match sys::send_many(self.sockets[way.socket].fd(), std::iter::once(datagram)) {
-            Ok(sent) => Ok(Some(sent * tx.len())),
-            Err(error) => match SendFailure::of(error) {
-                SendFailure::Later => Ok(Some(0)),
-                SendFailure::Lost => Ok(None),
-                SendFailure::Fatal(error) => Err(error),
-            },
-        }
-    }
 }
 
 /// Makes `resealed` the bodies of `tx`, each with the ICRC of a packet with identification 0.
@@ -240,16 +203,34 @@ fn reseal(tx: &TxBatch, resealed: &mut Vec<u8>) {
 
 /// Where the packets of a batch go.
 struct Way<'a> {
-    /// Index of the socket that has their source address.
-    socket: usize,
-    to: &'a SockAddr,
+    /// The socket that has their source address.
+    from: BorrowedFd<'a>,
+    to: SockAddr,
     /// Traffic class and hop limit.
     control: ControlBuf,
 }
 
 impl Way<'_> {
+    /// Sends all packets of `tx` with one call; `None` where the way refuses it.
+    fn send_segments(&self, tx: &TxBatch) -> io::Result<Option<usize>> {
+        let mut control = self.control;
+        #[expect(clippy::cast_possible_truncation, reason = "one of several segments of a datagram")]
+        control.push_segment_len(tx.segment_len() as u16);
+        let datagram = Outgoing { control: Some(&control), ..self.message(tx.bytes()) };
+        sent_as_one(sys::send_many(self.from, std::iter::once(datagram)), tx.len())
+    }
+
+    /// Sends the packets of `tx`, whose bodies are `bytes`, from index `from` on, each as a datagram of its own. Counts
+    /// the lost in `lost`.
+    fn send_single(&self, tx: &TxBatch, bytes: &[u8], from: usize, lost: &mut u64) -> io::Result<usize> {
+        send_all(tx.len(), from, lost, |at| {
+            let bodies = bytes.chunks(tx.segment_len().max(1)).skip(at);
+            sys::send_many(self.from, bodies.map(|body| self.message(body)))
+        })
+    }
+
     fn message<'a>(&'a self, bytes: &'a [u8]) -> Outgoing<'a> {
-        Outgoing { parts: [bytes, &[], &[]], to: Some(self.to), control: Some(&self.control) }
+        Outgoing { parts: [bytes, &[], &[]], to: Some(&self.to), control: Some(&self.control) }
     }
 }
 
@@ -275,8 +256,8 @@ impl Backend for Udp {
     }
 
     fn recv_burst(&mut self, rx: &mut RxBurst) -> io::Result<usize> {
-        let Self { sockets, next, inbox, counters, foreign_senders, .. } = self;
-        receive_in_turns(sockets, next, |bound, limit| {
+        let Self { sockets, inbox, counters, foreign_senders, .. } = self;
+        sockets.receive(|bound, limit| {
             let room = rx.room(PLACE * limit.min(PLACES));
             let count = inbox.receive(bound.fd(), room, PLACE)?;
             for datagram in inbox.iter() {
@@ -288,63 +269,62 @@ impl Backend for Udp {
 
     fn send_batch(&mut self, tx: &TxBatch, from: usize) -> io::Result<usize> {
         let Some(net) = tx.header(from) else { return Ok(0) };
-        let Some(socket) = self.sockets.iter().position(|bound| bound.address == net.src()) else {
+        let lost = &mut self.counters.tx_lost;
+        let Some(bound) = self.sockets.of(net.src()) else {
             let taken = tx.len() - from;
-            self.counters.tx_lost += taken as u64;
+            *lost += taken as u64;
             return Ok(taken);
         };
-        let to = roce_port(net.dst(), self.sockets[socket].scope);
-        let way = Way { socket, to: &to, control: ip_options(&net) };
+        let way = Way { from: bound.fd(), to: roce_port(net.dst(), bound.scope), control: ip_options(&net) };
         // A rest would begin with identification 0 again. There is one only after a refusal.
-        if !self.offload || tx.len() == 1 || from > 0 {
-            return self.send_single(tx, from, &way);
-        }
-        if let Some(sent) = self.send_segments(tx, &way)? {
+        let as_one = self.offload && tx.len() > 1 && from == 0;
+        if as_one && let Some(sent) = way.send_segments(tx)? {
             return Ok(sent);
         }
-        let lost = self.counters.tx_lost;
-        let sent = self.send_single(tx, 0, &way)?;
-        if sent > 0 && self.counters.tx_lost == lost {
-            // Else it was the packets that could not be sent, one by one or together.
-            tracing::warn!(dst = %net.dst(), "the way takes no segmentation offload: sending packet by packet from now on");
+        let bytes = if self.id_rule == IpIdRule::Index && tx.len() > 1 {
+            reseal(tx, &mut self.resealed);
+            &self.resealed
+        } else {
+            tx.bytes()
+        };
+        let lost_before = *lost;
+        let sent = way.send_single(tx, bytes, from, lost)?;
+        // Else it was the packets that could not be sent, one by one or together.
+        if as_one && sent > 0 && *lost == lost_before {
+            tracing::warn!(dst = %net.dst(), "no segmentation offload on this way: sending packet by packet");
             self.offload = false;
         }
         Ok(sent)
     }
 
     fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
-        for bound in &self.sockets {
-            registry.register(&mut SourceFd(&bound.socket.as_raw_fd()), token, Interest::READABLE)?;
-        }
-        self.registration = Some((registry.try_clone()?, token));
-        Ok(())
+        self.sockets.register(registry, token)
     }
 
     fn join(&mut self, group: IpAddr) -> Result<(), JoinError> {
-        let own = self.sockets.iter().find(|bound| bound.address.is_ipv4() == group.is_ipv4());
-        let scope = own.ok_or(JoinError::NoAddress { group })?.scope;
-        // A socket of its own: one that is bound to an address takes nothing else, and the address that a datagram
-        // was sent to is known by the socket.
-        let bound = Bound::new(group, scope, self.foreign_senders)
-            .map_err(|source| JoinError::Open { group, source })?;
-        let membership = |source| JoinError::Membership { group, source };
-        join_group(&bound.socket, group, scope).map_err(membership)?;
-        if let Some((registry, token)) = &self.registration {
-            let mut fd = SourceFd(&bound.socket.as_raw_fd());
-            registry.register(&mut fd, *token, Interest::READABLE).map_err(membership)?;
-        }
-        self.sockets.push(bound);
-        Ok(())
+        self.sockets.join(group, |scope| Bound::new(group, scope, self.foreign_senders))
     }
 
     fn leave(&mut self, group: IpAddr) {
-        // Closing the socket ends the membership, and its registration.
-        self.sockets.retain(|bound| bound.address != group);
-        self.next = 0;
+        self.sockets.leave(group);
     }
 
     fn counters(&self) -> IoCounters {
         self.counters
+    }
+}
+
+impl sockets::Bound for Bound {
+    fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    fn scope(&self) -> u32 {
+        self.scope
+    }
+
+    fn receiver(&self) -> &Socket {
+        &self.socket
     }
 }
 

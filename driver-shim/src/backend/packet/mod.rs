@@ -19,7 +19,7 @@ use wire::{Gid, Instant, Mac, NetHeader, ParseError, ROCE_V2_PORT};
 use self::frame::{Frame, Head, OFFLOAD_LEN, SUPER_FRAME};
 use super::identity::{Identity, Neighbours};
 use super::local::{CHARGE, CHARGE_IN_RUN, InFlight, receive_buffer, send_buffer};
-use super::{BURST, Backend, IoCounters, JoinError, OpenError, Reachability, SendFailure, filter, send_all};
+use super::{BURST, Backend, IoCounters, JoinError, OpenError, Reachability, filter, send_all, sent_as_one};
 use crate::interfaces::GidTable;
 use crate::neigh::{Lookup, Table};
 use crate::sys::{self, Inbox, Outgoing};
@@ -180,14 +180,7 @@ impl Packet {
         }
         let head = Head::of_run(self.mac, dst, net, tx.segment_len(), body.len());
         let frame = Outgoing { parts: [head.bytes(), body, &[]], to: None, control: None };
-        match sys::send_many(self.socket.as_fd(), std::iter::once(frame)) {
-            Ok(sent) => Ok(Some(sent * (tx.len() - from))),
-            Err(error) => match SendFailure::of(error) {
-                SendFailure::Later => Ok(Some(0)),
-                SendFailure::Lost => Ok(None),
-                SendFailure::Fatal(error) => Err(error),
-            },
-        }
+        sent_as_one(sys::send_many(self.socket.as_fd(), std::iter::once(frame)), tx.len() - from)
     }
 
     /// Receives up to `limit` frames into `rx`.

@@ -22,7 +22,7 @@ fn open(address: &str) -> Option<Raw> {
 }
 
 fn batch(from: &Raw, dst: IpAddr, count: usize) -> TxBatch {
-    let net = NetHeader::v2(from.sockets[0].address, dst, 0xC123, 0x6A, 17).expect("one family");
+    let net = NetHeader::v2(from.sockets.all()[0].address, dst, 0xC123, 0x6A, 17).expect("one family");
     let mut tx = TxBatch::new();
     tx.begin(net, &from.caps(), 0xFFFE);
     for _ in 0..count {
@@ -34,7 +34,10 @@ fn batch(from: &Raw, dst: IpAddr, count: usize) -> TxBatch {
 
 fn receive(raw: &mut Raw, rx: &mut RxBurst, count: usize) {
     while rx.len() < count {
-        assert!(sys::wait_readable(raw.sockets[0].receive.as_fd(), LIMIT).expect("poll"), "nothing arrives");
+        assert!(
+            sys::wait_readable(raw.sockets.all()[0].receive.as_fd(), LIMIT).expect("poll"),
+            "nothing arrives"
+        );
         raw.recv_burst(rx).expect("receives");
     }
 }

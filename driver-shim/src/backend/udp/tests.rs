@@ -28,7 +28,7 @@ fn batch(from: &Udp, to: &Udp, count: usize, len: usize) -> TxBatch {
 }
 
 fn batch_of(from: &Udp, to: &Udp, lens: &[usize]) -> TxBatch {
-    let (src, dst) = (from.sockets[0].address, to.sockets[0].address);
+    let (src, dst) = (from.sockets.all()[0].address, to.sockets.all()[0].address);
     let net = NetHeader::v2(src, dst, ROCE_V2_PORT, 0x6A, 17).expect("one family");
     let mut tx = TxBatch::new();
     tx.begin(net, &from.caps(), 99);
@@ -42,7 +42,7 @@ fn batch_of(from: &Udp, to: &Udp, lens: &[usize]) -> TxBatch {
 
 fn receive(udp: &mut Udp, rx: &mut RxBurst, count: usize) {
     while rx.len() < count {
-        assert!(sys::wait_readable(udp.sockets[0].fd(), LIMIT).expect("poll"), "nothing arrives");
+        assert!(sys::wait_readable(udp.sockets.all()[0].fd(), LIMIT).expect("poll"), "nothing arrives");
         udp.recv_burst(rx).expect("receives");
     }
 }
@@ -114,7 +114,7 @@ fn a_batch_made_for_offload_is_sent_packet_by_packet_where_the_way_has_refused_i
 #[test]
 fn datagrams_that_are_no_runs_of_packets_give_what_is_in_them() {
     let (stranger, mut udp) = (open("127.77.2.7"), open("127.77.2.8"));
-    let to = roce_port(udp.sockets[0].address, 0);
+    let to = roce_port(udp.sockets.all()[0].address, 0);
     let (bytes, mut rx) = ([7; 100], RxBurst::new());
     for (len, segment, parts) in
         [(100, 33, vec![33, 33, 33, 1]), (64, 1, vec![1; 64]), (100, 100, vec![100]), (0, 0, vec![0])]
@@ -124,7 +124,7 @@ fn datagrams_that_are_no_runs_of_packets_give_what_is_in_them() {
             control.push_segment_len(segment);
         }
         let odd = Outgoing { parts: [&bytes[..len], &[], &[]], to: Some(&to), control: Some(&control) };
-        assert_eq!(sys::send_many(stranger.sockets[0].fd(), std::iter::once(odd)).expect("sends"), 1);
+        assert_eq!(sys::send_many(stranger.sockets.all()[0].fd(), std::iter::once(odd)).expect("sends"), 1);
         rx.clear();
         receive(&mut udp, &mut rx, parts.len());
         let bodies: Vec<usize> = rx.iter().map(|(_, body)| body.len()).collect();
@@ -202,7 +202,7 @@ fn bad_places_to_bind_are_explained() {
 fn without_an_address_the_first_free_one_from_127_0_0_2_is_taken() {
     let (first, second) = (Udp::open(&UdpConfig::default()), Udp::open(&UdpConfig::default()));
     let (first, second) = (first.expect("opens"), second.expect("opens"));
-    let (a, b) = (first.sockets[0].address, second.sockets[0].address);
+    let (a, b) = (first.sockets.all()[0].address, second.sockets.all()[0].address);
     assert!(a < b && a >= IpAddr::from([127, 0, 0, 2]), "{a} {b}");
     assert_eq!(first.addresses().gids(), [Gid::from(a); 2]);
     assert!((1..=MAX_WINDOW).contains(&first.caps().window));

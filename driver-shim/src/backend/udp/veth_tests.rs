@@ -14,7 +14,7 @@ fn open(address: &str, offload: bool) -> Udp {
 /// Sends `sizes.len()` batches of so many packets, and says how many of the packets came with another
 /// identification than their place suggests.
 fn exchange(sender: &mut Udp, receiver: &mut Udp, sizes: &[usize]) -> usize {
-    let [src, dst] = [&*sender, &*receiver].map(|udp| udp.sockets[0].address);
+    let [src, dst] = [&*sender, &*receiver].map(|udp| udp.sockets.all()[0].address);
     let net = NetHeader::v2(src, dst, ROCE_V2_PORT, 0, 64).expect("one family");
     let (mut tx, mut sent) = (TxBatch::new(), Vec::new());
     for size in sizes {
@@ -29,7 +29,11 @@ fn exchange(sender: &mut Udp, receiver: &mut Udp, sizes: &[usize]) -> usize {
     }
     let mut rx = RxBurst::new();
     while rx.len() < sent.len() {
-        assert!(sys::wait_readable(receiver.sockets[0].fd(), LIMIT).expect("poll"), "{} came", rx.len());
+        assert!(
+            sys::wait_readable(receiver.sockets.all()[0].fd(), LIMIT).expect("poll"),
+            "{} came",
+            rx.len()
+        );
         receiver.recv_burst(&mut rx).expect("receives");
     }
     let (mut came, mut other) = (Vec::new(), 0);
