@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::args::{Args, AtomicType, Connection, Kind, Tool, Verb};
 use super::session::Session;
+use crate::cmd::counters;
 
 const RULE: &str = "---------------------------------------------------------------------------------------";
 
@@ -267,6 +268,7 @@ pub(super) fn json(session: &Session<'_>, mut rows: Vec<Value>) -> Value {
             "BW_unit": if args.report_gbits { "Gb/sec" } else { "MB/sec" }, "Duration": args.duration,
         },
         "results": results,
+        "counters": counters::as_json(&session.device),
     })
 }
 
