@@ -18,6 +18,9 @@ const HEAD_LEN: usize = OFFLOAD_LEN + EthHeader::MIN_LEN + NetHeader::MAX_LEN;
 /// Longest super-frame.
 pub(super) const SUPER_FRAME: usize = OFFLOAD_LEN + EthHeader::MAX_LEN + 65_535 + 40;
 
+/// Shortest packet, a BTH and an ICRC: a super-frame of shorter ones is not worth being taken apart.
+const SHORTEST: usize = 16;
+
 /// Flag of the offload header: the checksum is still to be made.
 const NEEDS_CHECKSUM: u8 = 1;
 
@@ -79,6 +82,9 @@ impl<'a> Frame<'a> {
         {
             // That of the pseudo-header: each packet's own is not made yet.
             udp.checksum = 0;
+        }
+        if (1..SHORTEST).contains(&self.segment) {
+            return Err(ParseError::TooShort);
         }
         let start = OFFLOAD_LEN + self.bytes.len() - self.payload.len() + net.len();
         let segment = if self.segment == 0 { body.len() } else { self.segment };
@@ -273,6 +279,19 @@ mod tests {
                 .collect();
             assert_eq!(fields, [14 + net.len(), 40, 14 + ip_len, 6]);
         }
+    }
+
+    #[test]
+    fn odd_super_frames_give_what_is_in_them() {
+        let lens = |segment: u16, len: usize| -> Vec<usize> {
+            unpack(&frame(segment, &vec![7; len])).iter().map(|(_, body)| body.len()).collect()
+        };
+        assert_eq!(lens(33, 100), [33, 33, 33, 1]);
+        assert_eq!(lens(100, 100), [100]);
+        assert_eq!(lens(u16::MAX, 100), [100]);
+        assert_eq!(lens(40, 0), [0]);
+        assert_eq!(lens(16, 4000), [16; 250]);
+        assert_eq!(lens(1, 4000), [] as [usize; 0], "nobody is to make a multitude of one frame");
     }
 
     #[test]

@@ -27,7 +27,7 @@ use crate::sys::{self, Inbox, Outgoing};
 mod frame;
 
 /// Most packets of one queue pair in flight, whatever the buffer holds: veth interfaces queue 256.
-const MAX_WINDOW: u32 = 128;
+const MAX_WINDOW: u32 = 256;
 
 /// Send buffer asked for: a few bursts of full frames.
 const SEND_BUFFER: i32 = 1 << 20;
