@@ -22,7 +22,7 @@ pub(crate) struct Sent {
 
 /// Sends for so long, with at most `window` packets in flight.
 pub(crate) fn stream(path: &mut Path, span: Duration, window: u32) -> Result<Sent> {
-    let window = u64::from(window.min(path.caps.window));
+    let window = u64::from(window.min(path.caps.credit));
     let payload = path.payload;
     let (mut sent, mut arrived, mut lost) = (0, 0, 0);
     let start = Instant::now();
