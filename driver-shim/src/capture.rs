@@ -20,8 +20,8 @@ use pcap_file::pcapng::blocks::interface_description::{
     InterfaceDescriptionBlock, InterfaceDescriptionOption,
 };
 use pcap_file::{DataLink, PcapError};
-use wire::batch::{Caps, RxBurst, TxBatch};
-use wire::{Instant, NetHeader};
+use wire::batch::{Caps, HeaderKnowledge, RxBurst, RxPacket, TxBatch};
+use wire::{Instant, NetHeader, icrc};
 
 use crate::backend::{Backend, IoCounters, JoinError, Reachability};
 use crate::interfaces::GidTable;
@@ -180,6 +180,16 @@ impl Capture {
     }
 }
 
+/// The header that a received packet had on the wire, as far as its ICRC can tell.
+fn as_it_was(packet: &RxPacket, body: &[u8]) -> NetHeader {
+    match packet.knowledge {
+        HeaderKnowledge::Seen | HeaderKnowledge::Assumed => packet.net,
+        HeaderKnowledge::Near | HeaderKnowledge::Unknown => {
+            icrc::solve_id(&packet.net, body).map_or(packet.net, |id| packet.net.with_id(id))
+        }
+    }
+}
+
 #[expect(clippy::disallowed_methods, reason = "time stamps of a capture are wall clock times")]
 fn wall_clock() -> StdDuration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
@@ -202,7 +212,7 @@ impl Backend for Capture {
         let before = rx.len();
         let taken = self.backend.recv_burst(rx)?;
         if rx.len() > before {
-            self.write(INBOUND, rx.iter().skip(before).map(|(packet, body)| (packet.net, body)));
+            self.write(INBOUND, rx.iter().skip(before).map(|(packet, body)| (as_it_was(packet, body), body)));
         }
         Ok(taken)
     }
@@ -264,7 +274,7 @@ impl Backend for Capture {
 #[cfg(test)]
 mod tests {
     use pcap_file::pcapng::{Block, PcapNgReader};
-    use wire::{Packet, ROCE_V2_PORT, icrc};
+    use wire::{Packet, ROCE_V2_PORT};
 
     use super::*;
     use crate::backend::Hub;
@@ -348,6 +358,23 @@ mod tests {
             let (net, body) = NetHeader::parse_ip(&packet.data).expect("an IP packet");
             assert_eq!(Some(net), tx.header(1));
             assert!(icrc::verify(&net, body) && Packet::parse_body(net, body).is_ok());
+        }
+    }
+
+    #[test]
+    fn an_identification_that_nobody_saw_is_the_one_that_makes_the_icrc_right() {
+        let hub = Hub::default();
+        let tx = batch(&hub.attach(address(1)).expect("free").caps());
+        let (net, body) = tx.iter().nth(1).expect("two packets");
+        for (knowledge, captured) in [
+            (HeaderKnowledge::Near, net),
+            (HeaderKnowledge::Unknown, net),
+            (HeaderKnowledge::Seen, net.with_id(0)),
+        ] {
+            let mut rx = RxBurst::new();
+            rx.push(net.with_id(0), knowledge, body);
+            let (packet, body) = rx.iter().next().expect("one");
+            assert_eq!(as_it_was(packet, body), captured);
         }
     }
 
