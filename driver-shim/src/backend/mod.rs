@@ -38,6 +38,7 @@ pub use raw::Raw;
 pub use udp::{Udp, UdpConfig};
 
 use crate::interfaces::GidTable;
+use crate::sys::Incoming;
 
 /// Most datagrams that one [`Backend::recv_burst`] takes.
 pub const BURST: usize = crate::sys::BURST;
@@ -200,6 +201,35 @@ impl SendFailure {
                 tracing::debug!(%error, "a packet could not be sent");
                 Self::Lost
             }
+        }
+    }
+}
+
+/// How many datagrams to make room for: many where they are small, few where they are runs of packets, so that what
+/// has come is worked on and acknowledged before the sender has run out of what it may send.
+#[derive(Debug)]
+struct Places(usize);
+
+impl Places {
+    const MANY: usize = 16;
+    const FEW: usize = 4;
+    /// Mean length from which datagrams are taken for runs.
+    const LONG: usize = 8 << 10;
+
+    fn new() -> Self {
+        Self(Self::MANY)
+    }
+
+    /// For the next call, of which at most `limit` are wanted.
+    fn next(&self, limit: usize) -> usize {
+        self.0.min(limit)
+    }
+
+    /// Learns from what has come.
+    fn learn<'a>(&mut self, came: impl Iterator<Item = Incoming<'a>>) {
+        let (count, bytes) = came.fold((0, 0), |(count, bytes), got| (count + 1, bytes + got.at.len()));
+        if count > 0 {
+            self.0 = if bytes > count * Self::LONG { Self::FEW } else { Self::MANY };
         }
     }
 }

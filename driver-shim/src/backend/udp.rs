@@ -23,16 +23,13 @@ use super::local::{
     send_to_groups_from,
 };
 use super::sockets::{self, Sockets};
-use super::{Backend, IoCounters, JoinError, OpenError, filter, send_all, sent_as_one};
+use super::{Backend, IoCounters, JoinError, OpenError, Places, filter, send_all, sent_as_one};
 use crate::interfaces::GidTable;
 use crate::sys::{self, ControlBuf, Inbox, Outgoing};
 
 /// Place for one received datagram, which may be as long as a datagram can be. Beyond that only so that equal parts
 /// of several do not all fall on the same lines of a cache.
 const PLACE: usize = (64 << 10) + 320;
-
-/// Datagrams received with one call.
-const PLACES: usize = 16;
 
 /// Most bytes of one datagram that is sent, all its segments together: the most that IPv4 carries.
 const MOST_BYTES: usize = 65_507;
@@ -77,6 +74,7 @@ pub struct Udp {
     /// The kernel segments. Not any more where a path has refused; batches are then still made by the same rule.
     offload: bool,
     inbox: Inbox,
+    places: Places,
     /// Bodies of a batch that is sent packet by packet though it was made for offload.
     resealed: Vec<u8>,
     counters: IoCounters,
@@ -114,6 +112,7 @@ impl Udp {
             id_rule: IpIdRule::Fixed0,
             offload: false,
             inbox: Inbox::new(),
+            places: Places::new(),
             resealed: Vec::new(),
             counters: IoCounters::default(),
         };
@@ -256,10 +255,11 @@ impl Backend for Udp {
     }
 
     fn recv_burst(&mut self, rx: &mut RxBurst) -> io::Result<usize> {
-        let Self { sockets, inbox, counters, foreign_senders, .. } = self;
+        let Self { sockets, inbox, places, counters, foreign_senders, .. } = self;
         sockets.receive(|bound, limit| {
-            let room = rx.room(PLACE * limit.min(PLACES));
+            let room = rx.room(PLACE * places.next(limit));
             let count = inbox.receive(bound.fd(), room, PLACE)?;
+            places.learn(inbox.iter());
             for datagram in inbox.iter() {
                 counters.rx_lost += bound.take(&datagram, *foreign_senders, rx);
             }

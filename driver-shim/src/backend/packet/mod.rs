@@ -19,7 +19,9 @@ use wire::{Gid, Instant, Mac, NetHeader, ParseError, ROCE_V2_PORT};
 use self::frame::{Frame, Head, OFFLOAD_LEN, SUPER_FRAME};
 use super::identity::{Identity, Neighbours};
 use super::local::{CHARGE, CHARGE_IN_RUN, InFlight, receive_buffer, send_buffer};
-use super::{BURST, Backend, IoCounters, JoinError, OpenError, Reachability, filter, send_all, sent_as_one};
+use super::{
+    BURST, Backend, IoCounters, JoinError, OpenError, Places, Reachability, filter, send_all, sent_as_one,
+};
 use crate::interfaces::GidTable;
 use crate::neigh::{Lookup, Table};
 use crate::sys::{self, Inbox, Outgoing};
@@ -34,9 +36,6 @@ const SEND_BUFFER: i32 = 1 << 20;
 
 /// Most bytes of one super-frame, from the first BTH to the last ICRC.
 const MOST_BYTES: usize = 65_507;
-
-/// Frames received with one call.
-const PLACES: usize = 16;
 
 /// How to open the packet back end.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +66,7 @@ pub struct Packet {
     table: GidTable,
     in_flight: InFlight,
     inbox: Inbox,
+    places: Places,
     /// The kernel takes super-frames; not any more where the interface has refused one.
     offload: bool,
     neighbours: Table<Neighbours>,
@@ -118,6 +118,7 @@ impl Packet {
             mac: identity.mac,
             in_flight: InFlight::new(buffer, if config.offload { CHARGE_IN_RUN } else { CHARGE }, MAX_WINDOW),
             inbox: Inbox::new(),
+            places: Places::new(),
             offload: config.offload,
             neighbours: Table::new(identity.neighbours),
             looped: VecDeque::new(),
@@ -185,7 +186,7 @@ impl Packet {
 
     /// Receives up to `limit` frames into `rx`.
     fn receive(&mut self, limit: usize, rx: &mut RxBurst) -> io::Result<usize> {
-        let room = rx.room(SUPER_FRAME * limit.min(PLACES));
+        let room = rx.room(SUPER_FRAME * self.places.next(limit));
         let count = match self.inbox.receive(self.socket.as_fd(), room, SUPER_FRAME) {
             // Reported once when the interface goes down; it may come up again.
             Err(error) if error.raw_os_error() == Some(libc::ENETDOWN) => {
@@ -197,6 +198,7 @@ impl Packet {
         if count > 0 {
             self.down = false;
         }
+        self.places.learn(self.inbox.iter());
         for received in self.inbox.iter() {
             let drops = received.control().filter(|item| item.is(libc::SOL_SOCKET, libc::SO_RXQ_OVFL));
             for total in drops.filter_map(|item| item.number()) {
