@@ -75,12 +75,15 @@ class Ferroce:
         dev = ["--dev", place.dev] if backend in ("packet", "xdp") else ["--bind", place.address]
         return ["--backend", backend, *dev]
 
-    def run(self, server, client, backend, tool, size, qps=1, messages=None, more=(), lossy=()):
+    def run(self, server, client, backend, tool, size, qps=1, messages=None, lossy=()):
         """One of our commands. `bw` gives Gbit/s (of 64 bytes: millions of messages a second), `lat` microseconds."""
         port, kind = str(next(PORTS)), tool.rsplit("-", 1)[1]
         count = messages or (20_000 if kind == "lat" else MESSAGES[size] // qps)
         if self.quick:
             count //= 10
+        # With one send open at a time, as is the default, a message would also wait for the ACK of the one before, which
+        # no other tool here has.
+        more = ("-t", "16") if tool == "send-lat" else ()
         options = ["-p", port, "-s", str(size), "-n", str(max(count, 5)), "-F", *more]
         if kind == "bw":
             options += ["-q", str(qps), "--report_gbits"]
