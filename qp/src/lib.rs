@@ -22,6 +22,7 @@ mod slab;
 pub mod srq;
 pub mod state;
 mod table;
+mod timer;
 pub mod wr;
 
 pub use cq::CqId;

@@ -20,11 +20,12 @@ use crate::credit::Credit;
 use crate::event::{Drops, Event, Tracer};
 use crate::limits::Limits;
 use crate::mr::MrTable;
-use crate::sched::{Ready, Timers};
+use crate::sched::Ready;
 use crate::slab::Slab;
 use crate::srq::SrqTable;
 use crate::state::AddressVector;
 use crate::table::QpTable;
+use crate::timer::Timers;
 
 mod cqs;
 mod fill;

@@ -13,6 +13,7 @@ use crate::nic::NicConfig;
 use crate::sched::{Ready, Turn};
 use crate::srq::XrcdId;
 use crate::state::{QpAttr, QpState, QpType};
+use crate::timer::TimerId;
 use crate::wr::QpCap;
 
 /// Most PSNs that may be outstanding: fewer than half the circle, so that before and after stay apart (rule
@@ -147,7 +148,7 @@ pub(crate) struct QueuePair {
     /// PSNs of the packet for which it stands in line for credit.
     pub(crate) in_line: Option<u32>,
     /// Its entry among the device's timers.
-    pub(crate) timer: Option<Instant>,
+    pub(crate) timer: Option<(Instant, TimerId)>,
     pub(crate) comm_est: bool,
     pub(crate) drained: bool,
     /// Multicast groups it is a member of; while there are any, it cannot be destroyed.

@@ -13,7 +13,8 @@ use wire::{Duration, Gid, Instant, Mtu, QKey, Qpn, RnrTimer};
 const BATCH: usize = 8;
 /// Bytes of the region of each NIC.
 const REGION: usize = 1 << 20;
-const ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
+const ACCESS: Access =
+    Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
 /// Time that carrying one batch takes.
 const STEP: Duration = Duration::from_micros(1);
 
@@ -35,11 +36,12 @@ pub(crate) struct Pair {
 }
 
 /// What the near end asks for.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     Send,
     Write,
     Read,
+    FetchAdd,
 }
 
 pub(crate) struct Link {
@@ -191,6 +193,7 @@ impl Link {
             }
             Work::Write => SendWr::write(id, &[sge(from, length)], to.addr, to.rkey),
             Work::Read => SendWr::read(id, &[sge(from, length)], to.addr, to.rkey),
+            Work::FetchAdd => SendWr::fetch_add(id, sge(from, 8), to.addr, to.rkey, 1),
         };
         self.near.nic.post_send(self.now, pair.near, wr.signaled()).expect("room for a send");
     }

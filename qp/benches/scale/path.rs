@@ -32,13 +32,14 @@ pub(crate) struct Case {
     pairs: usize,
 }
 
-pub(crate) const CASES: [Case; 8] = [
+pub(crate) const CASES: [Case; 9] = [
     Case { name: "write-1m", work: Work::Write, length: 1 << 20, each: 2, pairs: 1 },
     Case { name: "write-4k", work: Work::Write, length: 4096, each: 64, pairs: 1 },
     Case { name: "write-64", work: Work::Write, length: 64, each: 64, pairs: 1 },
     Case { name: "write-64-16qp", work: Work::Write, length: 64, each: 16, pairs: 16 },
     Case { name: "read-1m", work: Work::Read, length: 1 << 20, each: 2, pairs: 1 },
     Case { name: "read-4k", work: Work::Read, length: 4096, each: 16, pairs: 1 },
+    Case { name: "fetch-add", work: Work::FetchAdd, length: 8, each: 16, pairs: 1 },
     Case { name: "send-1m", work: Work::Send, length: 1 << 20, each: 2, pairs: 1 },
     Case { name: "send-64", work: Work::Send, length: 64, each: 64, pairs: 1 },
 ];

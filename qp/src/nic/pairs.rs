@@ -130,8 +130,8 @@ impl Nic {
         let mut pair = self.qps.remove(qpn).ok_or(DestroyError::NoSuchObject)?;
         self.credit.count(&mut pair.held, 0);
         self.end_turn(qpn);
-        if let Some(at) = pair.timer {
-            self.timers.remove(at, qpn);
+        if let Some((_, id)) = pair.timer {
+            self.timers.remove(id);
         }
         self.memory.forget_qp(qpn);
         self.forget_completions(qpn, &pair.init);

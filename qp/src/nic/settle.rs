@@ -54,12 +54,12 @@ impl Nic {
         }
         // A deadline that moved back is found out when the old one comes.
         if let Some(due) = pair.engines.poll_timeout()
-            && pair.timer.is_none_or(|at| due < at)
+            && pair.timer.is_none_or(|(at, _)| due < at)
         {
-            if let Some(at) = pair.timer.replace(due) {
-                self.timers.remove(at, qpn);
+            if let Some((_, id)) = pair.timer {
+                self.timers.remove(id);
             }
-            self.timers.insert(due, qpn);
+            pair.timer = Some((due, self.timers.insert(due, qpn)));
         }
         if wants {
             pair.join(&mut self.ready);
