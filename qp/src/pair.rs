@@ -10,7 +10,7 @@ use crate::cq::CqId;
 use crate::engines::Engines;
 use crate::mr::MrTable;
 use crate::nic::NicConfig;
-use crate::sched::{Ready, Turn};
+use crate::sched::{First, Ready, Turn};
 use crate::srq::XrcdId;
 use crate::state::{QpAttr, QpState, QpType};
 use crate::timer::TimerId;
@@ -153,8 +153,8 @@ pub(crate) struct QueuePair {
     pub(crate) drained: bool,
     /// Multicast groups it is a member of; while there are any, it cannot be destroyed.
     pub(crate) groups: Vec<Gid>,
-    /// Answers filled the last batch alone: requests join the next one first.
-    pub(crate) requests_first: bool,
+    /// What of it goes first into the next batch.
+    pub(crate) first: First,
 }
 
 impl QueuePair {
@@ -177,7 +177,7 @@ impl QueuePair {
             comm_est: false,
             drained: false,
             groups: Vec::new(),
-            requests_first: false,
+            first: First::default(),
         }
     }
 

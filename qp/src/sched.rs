@@ -110,6 +110,18 @@ impl Turn {
     }
 }
 
+/// What of a queue pair goes first into a batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum First {
+    /// A request where it is longer than the first answer, else answers.
+    #[default]
+    Longer,
+    /// Answers: requests filled the last batch.
+    Answers,
+    /// Requests: answers filled the last batch.
+    Requests,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -10,13 +10,14 @@ use zerocopy::FromBytes;
 
 use crate::credit::Share;
 use crate::engines::Engines;
+use crate::sched::First;
 use crate::state::QpState;
 
 /// What of a queue pair filling a batch works on.
 pub(super) struct Sending<'a> {
     pub(super) engines: &'a mut Engines,
     pub(super) state: QpState,
-    pub(super) requests_first: &'a mut bool,
+    pub(super) first: &'a mut First,
     pub(super) share: Share,
 }
 
@@ -37,8 +38,9 @@ impl Sending<'_> {
     /// Fills `batch`, which goes the way `net` to queue pairs of `lane`, with answers and requests for as long as they
     /// fit.
     ///
-    /// Answers go first; but where they filled the last batch alone, requests do, so that a peer that asks without end
-    /// cannot keep a queue pair from asking itself.
+    /// Answers go first, unless one is to share the batch of a longer request, which it can only behind it: what the
+    /// program just posted leaves with the acknowledgement that was due, in one batch instead of two. Neither keeps
+    /// the other for longer than a batch: who was kept waiting by a full one goes first in the next.
     pub(super) fn fill(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -48,8 +50,12 @@ impl Sending<'_> {
     ) -> Filled {
         let before = batch.len();
         let mut filled = Filled::All;
-        for part in 0..2 {
-            let answers = (part == 0) != *self.requests_first;
+        let answers_first = match *self.first {
+            First::Answers => true,
+            First::Requests => false,
+            First::Longer => !self.answer_fits_behind_request(ctx, way),
+        };
+        for answers in [answers_first, !answers_first] {
             let ended = if answers {
                 self.add_answers(ctx, caps, batch)
             } else if self.state.continues_requests() {
@@ -59,7 +65,7 @@ impl Sending<'_> {
             };
             if ended == Filled::Full {
                 if batch.len() > before {
-                    *self.requests_first = answers;
+                    *self.first = if answers { First::Requests } else { First::Answers };
                 }
                 return Filled::Full;
             }
@@ -67,12 +73,19 @@ impl Sending<'_> {
                 filled = ended;
             }
         }
-        *self.requests_first = false;
+        *self.first = First::Longer;
         if filled == Filled::All && batch.len() > before && self.engines.next_dest().is_some() {
             // Datagrams that go another way fill a batch of their own.
             return Filled::Elsewhere;
         }
         filled
+    }
+
+    fn answer_fits_behind_request(&mut self, ctx: &mut Ctx<'_>, (net, lane): (&NetHeader, usize)) -> bool {
+        self.state.continues_requests()
+            && self.engines.prepare_reply(ctx).is_some_and(|answer| {
+                self.engines.prepare_send(ctx, net, lane).is_some_and(|request| answer < request)
+            })
     }
 
     fn add_answers(&mut self, ctx: &mut Ctx<'_>, caps: &Caps, batch: &mut TxBatch) -> Filled {

@@ -203,12 +203,8 @@ impl Nic {
         let Some(pair) = self.qps.get_mut(qpn) else { return false };
         let share = self.credit.share(qpn, pair.held);
         let mut ctx = Ctx { now, params: &pair.params, memory: &mut self.memory, out: &mut self.out };
-        let mut sending = Sending {
-            engines: &mut pair.engines,
-            state: pair.attr.state,
-            requests_first: &mut pair.requests_first,
-            share,
-        };
+        let mut sending =
+            Sending { engines: &mut pair.engines, state: pair.attr.state, first: &mut pair.first, share };
         let filled = sending.fill(&mut ctx, way, &self.config.caps, batch);
         let packets = batch.len() - packets;
         let bytes = batch.bytes().len() - bytes + packets * way.0.len();

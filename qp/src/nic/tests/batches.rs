@@ -117,3 +117,26 @@ fn a_turn_ends_though_others_share_its_batch() {
     write(&mut a, qpns[0], 4096);
     assert_eq!(batches(&mut a), [vec![8, 8, 8, 8], vec![16, 16, 16]]);
 }
+
+#[test]
+fn an_acknowledgement_shares_the_batch_of_what_was_just_posted_or_waits_for_that_one_only() {
+    for (posted, expected) in [(0, vec![1]), (1, vec![2]), (7, vec![8]), (10, vec![8, 1, 2])] {
+        let (mut a, mut b) = connected();
+        b.recv(RecvWr::new(1, &[]));
+        a.send(SendWr::send(1, &[]));
+        b.take(&a.transmit());
+        for id in 0..posted {
+            b.send(SendWr::send(id, &[b.sge(0, 64)]));
+        }
+        let (mut batch, mut lens, mut operations) = (TxBatch::new(), Vec::new(), Vec::new());
+        while b.nic.poll_transmit(NOW, &mut batch) {
+            lens.push(batch.len());
+            operations.extend(
+                batch.iter().map(|(net, body)| Packet::parse_body(net, body).unwrap().info().operation),
+            );
+        }
+        assert_eq!(lens, expected);
+        let place = operations.iter().position(|op| *op == Op::Acknowledge);
+        assert_eq!(place, Some(usize::try_from(posted.min(8)).unwrap()), "{posted} posted");
+    }
+}
