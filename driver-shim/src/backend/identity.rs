@@ -81,7 +81,7 @@ impl Identity {
         let mut addresses: Vec<IpAddr> = interface.addresses.iter().map(|(address, _)| *address).collect();
         let mut shields = Vec::new();
         for address in &addresses {
-            match shield(*address, interface.index) {
+            match shield(*address, interface.index, true) {
                 Ok(socket) => shields.push(socket),
                 // An address that is still being tested for duplicates cannot be bound; nobody else can either.
                 Err(OpenError::NoSuchAddress { .. }) => {}

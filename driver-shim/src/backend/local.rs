@@ -100,7 +100,8 @@ pub(crate) fn domain(address: IpAddr) -> Domain {
 
 /// A UDP socket bound to the RoCE port of `address` that takes no packet. It keeps the kernel from answering
 /// "port unreachable" to packets that reach the device another way, and other programs from the port.
-pub(super) fn shield(address: IpAddr, scope: u32) -> Result<Socket, OpenError> {
+/// `runs` says whether the device takes packets that the kernel has joined.
+pub(super) fn shield(address: IpAddr, scope: u32, runs: bool) -> Result<Socket, OpenError> {
     let failed = OpenError::io("set up a UDP socket");
     let socket = Socket::new(domain(address), Type::DGRAM, Some(Protocol::UDP)).map_err(&failed)?;
     socket.attach_filter(&filter::nothing()).map_err(&failed)?;
@@ -108,6 +109,10 @@ pub(super) fn shield(address: IpAddr, scope: u32) -> Result<Socket, OpenError> {
         socket.set_only_v6(true).map_err(&failed)?;
         // Or the kernel would log each packet that comes without a UDP checksum.
         sys::set_option(&socket, libc::IPPROTO_UDP, libc::UDP_NO_CHECK6_RX, 1).map_err(&failed)?;
+    }
+    // Or the kernel would take runs of packets apart for it, only to drop them one by one.
+    if runs && let Err(error) = sys::set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, 1) {
+        tracing::debug!(%error, "the kernel takes runs of packets apart before it drops them");
     }
     socket.bind(&roce_port(address, scope)).map_err(OpenError::bind(address))?;
     Ok(socket)

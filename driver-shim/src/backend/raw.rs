@@ -2,6 +2,9 @@
 //!
 //! The kernel routes and resolves addresses. It fills in the IPv4 total length and header checksum and
 //! leaves the rest alone, given that fragmentation is forbidden. Needs CAP_NET_RAW.
+//!
+//! A raw socket does not tell where the packets of a run begin that a sender on the same host, or on one behind a
+//! virtual wire, hands over as one. Such senders must do without segmentation offload (`--gso off`).
 
 use std::io;
 use std::net::IpAddr;
@@ -54,6 +57,8 @@ struct Bound {
     buffer: u32,
     /// The kernel's count of dropped packets, as of the last packet.
     dropped: u32,
+    /// Told of what it cannot receive.
+    told: bool,
     /// Holds the port of an address; never read.
     _shield: Option<Socket>,
 }
@@ -182,7 +187,7 @@ impl Bound {
             None
         } else {
             send_to_groups_from(&send, address, scope).map_err(&failed)?;
-            Some(shield(address, scope)?)
+            Some(shield(address, scope, false)?)
         };
         let buffer = receive_buffer(&receive).map_err(&failed)?;
         let on = |level, option| sys::set_option(&receive, level, option, 1).map_err(&failed);
@@ -196,7 +201,7 @@ impl Bound {
             filter::ipv6_to_port(ROCE_V2_PORT)
         };
         receive.attach_filter(&filter).map_err(&failed)?;
-        let bound = Self { address, scope, send, receive, buffer, dropped: 0, _shield: shield };
+        let bound = Self { address, scope, send, receive, buffer, dropped: 0, told: false, _shield: shield };
         bound.receive.bind(&bound.destination(address)).map_err(OpenError::bind(address))?;
         Ok(bound)
     }
@@ -223,6 +228,14 @@ impl Bound {
                 }
                 _ => {}
             }
+        }
+        if packet.truncated && !self.told {
+            self.told = true;
+            tracing::warn!(
+                address = %self.address,
+                "a peer sends runs of packets as one, which the raw back end cannot take apart: use udp or packet here, \
+                 or --gso off there"
+            );
         }
         let (Some(from), false) = (packet.sender(), packet.truncated) else { return lost + 1 };
         match (from.ip(), self.address) {

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 
 use wire::batch::{HeaderKnowledge, RxBurst};
-use wire::{EthHeader, EtherType, Mac, NetHeader, ParseError};
+use wire::{EthHeader, EtherType, Mac, NetHeader, ParseError, icrc};
 
 /// Length of the offload header.
 pub(super) const OFFLOAD_LEN: usize = 10;
@@ -105,6 +105,9 @@ pub(super) struct Packets {
 
 impl Packets {
     /// Makes packets of `rx` of them, the frame being at `at` in its room.
+    ///
+    /// What takes a super-frame apart on its way counts the identification up (rule R-WIR-35). One that the host itself
+    /// has joined of single packets may be of packets that all have the same one; the second packet's ICRC tells.
     pub(super) fn record(&self, rx: &mut RxBurst, at: usize) {
         let (start, end) = (at + self.body.start, at + self.body.end);
         if start == end || self.segment >= self.body.len() {
@@ -113,11 +116,15 @@ impl Packets {
         }
         let first_id = if let NetHeader::V4(ip, _) = self.net { ip.id } else { 0 };
         let full = self.net.with_transport_len(self.segment);
-        // Rule R-WIR-35: what takes a super-frame apart on its way counts the identification up.
+        let id = |i: u16| first_id.wrapping_add(i);
+        let second = start + self.segment..(start + 2 * self.segment).min(end);
+        let second_net = self.net.with_transport_len(second.len()).with_id(id(1));
+        let same_id = icrc::solve_id(&second_net, &rx.lent()[second]) == Some(first_id);
         for (i, start) in (0..=u16::MAX).zip((start..end).step_by(self.segment)) {
             let len = self.segment.min(end - start);
             let net = if len == self.segment { full } else { full.with_transport_len(len) };
-            rx.record(net.with_id(first_id.wrapping_add(i)), HeaderKnowledge::Seen, start..start + len);
+            let net = net.with_id(if same_id { first_id } else { id(i) });
+            rx.record(net, HeaderKnowledge::Seen, start..start + len);
         }
     }
 }
@@ -238,6 +245,18 @@ mod tests {
         let expected = [(0xFFFF, 40, 1), (0, 40, 2), (1, 20, 3)]
             .map(|(id, len, byte)| (header(len).with_id(id), vec![byte; len]));
         assert_eq!(packets, expected);
+    }
+
+    #[test]
+    fn packets_of_one_identification_that_the_host_has_joined_keep_it() {
+        let mut body = [[1; 40], [2; 40], [3; 40]].concat();
+        for packet in body.chunks_mut(40) {
+            icrc::fill(&header(40), packet);
+        }
+        for (net, packet) in unpack(&frame(40, &body)) {
+            assert_eq!(net, header(40));
+            assert!(icrc::verify(&net, &packet));
+        }
     }
 
     #[test]

@@ -87,6 +87,32 @@ fn the_kernel_answers_no_icmp_and_a_connected_peer_sees_no_error() {
 }
 
 #[test]
+fn a_run_that_a_sender_hands_over_as_one_is_lost_and_told_of() {
+    let Some(mut raw) = open("127.77.11.1") else { return };
+    let local = |text: &str| Local::Address(text.parse().expect("address"));
+    let (raw_at, peer_at) = (raw.sockets.all()[0].address, "127.77.11.2");
+    for (offload, came) in [(true, 0), (false, 5)] {
+        let config = UdpConfig { local: local(peer_at), offload, ..UdpConfig::default() };
+        let mut peer = Udp::open(&config).expect("the udp back end opens");
+        let net = NetHeader::v2(peer_at.parse().expect("address"), raw_at, ROCE_V2_PORT, 0, 64);
+        let mut tx = TxBatch::new();
+        tx.begin(net.expect("one family"), &peer.caps(), 0);
+        for _ in 0..5 {
+            tx.push(1040);
+        }
+        tx.seal();
+        assert_eq!(peer.send_batch(&tx, 0).expect("sends"), 5);
+        let mut rx = RxBurst::new();
+        receive(&mut raw, &mut rx, came);
+        while came == 0 && !raw.sockets.all()[0].told {
+            assert!(sys::wait_readable(raw.sockets.all()[0].receive.as_fd(), LIMIT).expect("poll"));
+            raw.recv_burst(&mut rx).expect("receives");
+        }
+        assert_eq!((rx.len(), raw.counters().rx_lost), (came, 1));
+    }
+}
+
+#[test]
 fn the_port_is_held_against_other_devices() {
     let Some(_raw) = open("127.77.8.1") else { return };
     let address = "127.77.8.1".parse().expect("address");
