@@ -238,6 +238,10 @@ impl<'a, 'b> Run<'a, 'b> {
                 self.on_sent(mark, at);
             }
         }
+        if self.receives {
+            // All may have come at once: then the time of taking them is all there is.
+            self.end = Some(now());
+        }
         self.completions = completions;
         Ok(true)
     }
@@ -256,7 +260,6 @@ impl<'a, 'b> Run<'a, 'b> {
 
     fn on_receive(&mut self, index: usize, at: Instant) -> Result<(), Failure> {
         self.start.get_or_insert(at);
-        self.end = Some(at);
         self.received += 1;
         self.session.on_receive(index);
         let depth = u64::from(self.session.args.rx_depth(self.session.tool));

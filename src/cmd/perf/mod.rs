@@ -95,14 +95,15 @@ fn measure_bandwidth(session: &mut Session<'_>, table: &mut Table<'_>) -> Result
     }
     session.begin(|session| if receives { session.post_receives() } else { Ok(()) })?;
     report::heading(table.out, args, tool).map_err(Failure::output)?;
-    // Which sizes are announced, and by what, differs from tool to tool.
+    // Which sizes are announced, and by what, differs from tool to tool. The last swap before the first SEND is its
+    // announcement too.
     let announces = if is_send { args.all } else { both };
     let mut last = Report::default();
     for size in sizes {
         if receives && size != first {
             session.post_receives()?;
         }
-        if announces {
+        if announces && !(is_send && size == first) {
             session.barrier()?;
         }
         if !sends && !receives {
@@ -114,6 +115,9 @@ fn measure_bandwidth(session: &mut Session<'_>, table: &mut Table<'_>) -> Result
             table.bandwidth(session, &last)?;
         }
         ended?;
+        if both && args.all && !is_send {
+            session.barrier()?;
+        }
         if both && !(is_send && args.duration.is_some()) {
             let theirs = swap_report(session, &last)?;
             let sum = Report {
@@ -160,10 +164,9 @@ fn measure_latency(session: &mut Session<'_>, table: &mut Table<'_>) -> Result<(
     if session.is_client() || matches!(tool.verb, Verb::Send | Verb::Write) {
         report::heading(table.out, args, tool).map_err(Failure::output)?;
         for size in sizes {
-            if is_send && args.all {
-                if size != first {
-                    session.post_receives()?;
-                }
+            // The last swap before the first announces it too.
+            if is_send && args.all && size != first {
+                session.post_receives()?;
                 session.barrier()?;
             }
             let (delays, ended) = latency::Run::new(session, size).run();
