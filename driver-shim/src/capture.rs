@@ -233,6 +233,10 @@ impl Backend for Capture {
         self.backend.register(registry, token)
     }
 
+    fn lane(&self) -> qp::Lane {
+        self.backend.lane()
+    }
+
     fn set_waker(&mut self, waker: Arc<Waker>) {
         self.backend.set_waker(waker);
     }

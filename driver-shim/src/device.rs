@@ -252,6 +252,7 @@ impl DeviceBuilder {
             profile: self.profile,
         };
         let mut nic = Nic::new(config);
+        nic.set_lane(self.backend.lane());
         if let Some(tracer) = self.tracer {
             nic.set_tracer(tracer);
         } else if tracing::enabled!(tracing::Level::DEBUG) {

@@ -215,6 +215,14 @@ impl Engine {
         result
     }
 
+    /// Keeps all its locks while `work` runs.
+    #[cfg(test)]
+    pub(crate) fn with_all_locked(&self, work: impl FnOnce()) {
+        let guards = (lock(&self.io), lock(&self.nic), lock(&self.gate.0), lock(&self.notes.0));
+        work();
+        drop(guards);
+    }
+
     /// What was lost below the NIC.
     pub(crate) fn io_counters(&self) -> IoCounters {
         self.with_io(|io| io.backend.counters())

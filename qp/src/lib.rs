@@ -34,6 +34,7 @@ pub use nic::{Nic, NicConfig};
 pub use pair::QpInit;
 pub use srq::{ModifySrqError, SrqAttr, SrqInit, SrqMask, SrqXrc, XrcdId};
 pub use state::{AddressVector, AttrMask, QpAttr, QpState, QpType, UnknownQpType};
+pub use table::Lane;
 pub use transport::wqe::Placement;
 pub use transport::wqe::{SendFlags, SendOp, Sge, SgeList};
 pub use transport::{

@@ -24,7 +24,7 @@ use crate::sched::Ready;
 use crate::slab::Slab;
 use crate::srq::SrqTable;
 use crate::state::AddressVector;
-use crate::table::QpTable;
+use crate::table::{Lane, QpTable};
 use crate::timer::Timers;
 
 mod cqs;
@@ -105,7 +105,7 @@ impl Nic {
             ahs: Slab::default(),
             srqs: SrqTable::default(),
             xrcds: Slab::default(),
-            qps: QpTable::default(),
+            qps: QpTable::new(Lane::ONLY),
             groups: mcast::Groups::default(),
             port: port::Port::default(),
             ready: Ready::default(),
@@ -116,6 +116,16 @@ impl Nic {
             ip_id,
             tracer: None,
         }
+    }
+
+    /// Makes a NIC without queue pairs one of several that share its address: it has those of `lane`. Each has pairs,
+    /// queues and memory of its own.
+    ///
+    /// # Panics
+    /// Where it has queue pairs.
+    pub fn set_lane(&mut self, lane: Lane) {
+        assert!(self.qps.is_unused(), "numbers that were given do not change");
+        self.qps = QpTable::new(lane);
     }
 
     /// How it was made.

@@ -33,6 +33,12 @@ pub enum OpenError {
         /// Address that was asked for.
         address: IpAddr,
     },
+    /// So many lanes cannot share an address.
+    #[error("{count} lanes cannot share an address: choose 1, 2, 4 or 8")]
+    NoSuchLanes {
+        /// How many were asked for.
+        count: u32,
+    },
     /// There is no such interface.
     #[error("there is no interface {name}; there are: {}", .known.join(", "))]
     NoSuchInterface {
@@ -85,7 +91,7 @@ impl OpenError {
             Self::NoPermission { .. } => libc::EPERM,
             Self::NoSuchAddress { .. } => libc::EADDRNOTAVAIL,
             Self::NoSuchInterface { .. } => libc::ENODEV,
-            Self::Interface { .. } => libc::EINVAL,
+            Self::Interface { .. } | Self::NoSuchLanes { .. } => libc::EINVAL,
             Self::SelfTest { .. } => libc::EOPNOTSUPP,
             Self::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
         }

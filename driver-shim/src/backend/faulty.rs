@@ -213,6 +213,10 @@ impl Backend for Faulty {
         self.backend.register(registry, token)
     }
 
+    fn lane(&self) -> qp::Lane {
+        self.backend.lane()
+    }
+
     fn set_waker(&mut self, waker: Arc<Waker>) {
         self.backend.set_waker(waker);
     }

@@ -45,6 +45,24 @@ pub(super) fn known_ipv4_header(bound: u16) -> Vec<SockFilter> {
     ]
 }
 
+/// Chooses among the sockets of `lanes` lanes by the destination queue pair, as [`qp::Lane`] has it. It sees packets from
+/// the BTH on. A packet too short for one is for lane 0.
+pub(super) fn lane_of_packet(lanes: u32) -> Vec<libc::sock_filter> {
+    const LOAD_WORD: u16 = code(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS);
+    const AND: u16 = code(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K);
+    const MODULO: u16 = code(libc::BPF_ALU | libc::BPF_MOD | libc::BPF_K);
+    const RETURN_VALUE: u16 = code(libc::BPF_RET | libc::BPF_A);
+    let instruction = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    vec![
+        instruction(LOAD_WORD, 0, 0, 4),
+        instruction(AND, 0, 0, 0xFF_FFFF),
+        instruction(JUMP_EQUAL, 0, 1, wire::Qpn::GSI.value()),
+        instruction(RETURN, 0, 0, 0),
+        instruction(MODULO, 0, 0, lanes),
+        instruction(RETURN_VALUE, 0, 0, 0),
+    ]
+}
+
 /// Lets through IPv4 packets without options to this UDP port.
 pub(super) fn ipv4_to_port(port: u16) -> Vec<SockFilter> {
     any_of(&[&ipv4_tests(port)])

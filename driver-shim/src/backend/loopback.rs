@@ -159,7 +159,7 @@ impl Backend for Loopback {
     }
 
     fn counters(&self) -> IoCounters {
-        IoCounters { tx_lost: self.tx_lost, rx_lost: lock(&self.port).dropped }
+        IoCounters { tx_lost: self.tx_lost, rx_lost: lock(&self.port).dropped, ..IoCounters::default() }
     }
 }
 
@@ -243,9 +243,9 @@ mod tests {
         for _ in 0..=QUEUE / BURST {
             assert_eq!(a.send_batch(&batch(&a, address(2), BURST), 0).expect("sends"), BURST);
         }
-        assert_eq!(b.counters(), IoCounters { tx_lost: 0, rx_lost: BURST as u64 });
+        assert_eq!(b.counters(), IoCounters { tx_lost: 0, rx_lost: BURST as u64, ..IoCounters::default() });
         assert_eq!(a.send_batch(&batch(&a, address(3), 2), 0).expect("sends"), 2);
-        assert_eq!(a.counters(), IoCounters { tx_lost: 2, rx_lost: 0 });
+        assert_eq!(a.counters(), IoCounters { tx_lost: 2, rx_lost: 0, ..IoCounters::default() });
     }
 
     #[test]

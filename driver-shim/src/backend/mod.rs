@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use mio::{Registry, Token, Waker};
+use qp::Lane;
 use wire::Instant;
 use wire::batch::{Caps, RxBurst, TxBatch};
 
@@ -16,6 +17,7 @@ mod error;
 mod faulty;
 mod filter;
 mod identity;
+mod lanes;
 mod local;
 mod loopback;
 mod owner;
@@ -89,6 +91,12 @@ pub trait Backend: Send + fmt::Debug {
     /// Gives the waker of the engine's poll to back ends that have nothing to register.
     fn set_waker(&mut self, waker: Arc<Waker>) {
         drop(waker);
+    }
+
+    /// Which of several lanes it is that share its addresses: the queue pairs of its device are of this lane. Constant
+    /// from the opening on.
+    fn lane(&self) -> Lane {
+        Lane::ONLY
     }
 
     /// Starts to find the way to `dst`, or asks how that went: call it before the first packet and again
@@ -180,6 +188,8 @@ pub struct IoCounters {
     /// Packets that arrived but never reached the engine: the receive buffer was full, or the header was
     /// none that the back end's rule allows.
     pub rx_lost: u64,
+    /// Packets that arrived in the lane of another device of the same addresses and were handed over to it.
+    pub rx_handed_over: u64,
 }
 
 /// What an error of a send call means for the packets.

@@ -11,13 +11,16 @@ use std::io;
 use std::net::IpAddr;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
-use mio::{Registry, Token};
+use mio::{Registry, Token, Waker};
+use qp::Lane;
 use socket2::{Protocol, SockAddr, Socket, Type};
 use wire::batch::{Caps, HeaderKnowledge, ID_BOUND, IpIdRule, RxBurst, TxBatch};
 use wire::{NetHeader, ROCE_V2_PORT, icrc};
 
+use super::lanes::{HandOver, Lanes};
 use super::local::{
     CHARGE, CHARGE_IN_RUN, InFlight, Local, domain, receive_buffer, roce_port, send_buffer,
     send_to_groups_from,
@@ -78,6 +81,8 @@ pub struct Udp {
     /// Bodies of a batch that is sent packet by packet though it was made for offload.
     resealed: Vec<u8>,
     counters: IoCounters,
+    /// Where others share its addresses.
+    lanes: Option<Lanes>,
 }
 
 /// One bound socket.
@@ -99,32 +104,83 @@ impl Udp {
     /// # Errors
     /// [`OpenError`].
     pub fn open(config: &UdpConfig) -> Result<Self, OpenError> {
+        Self::tested(config, None)
+    }
+
+    /// Opens `count` lanes, which is 1, 2, 4 or 8: back ends with the same addresses for as many devices, each with
+    /// sockets, queue pairs and memory of its own, which the kernel gives the packets of its own queue pairs. They
+    /// share nothing while they work, so each may keep a core busy. A peer sees one NIC.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open_lanes(config: &UdpConfig, count: u32) -> Result<Vec<Self>, OpenError> {
+        let lanes = Lanes::all(count).ok_or(OpenError::NoSuchLanes { count })?;
+        let mut all: Vec<Self> = Vec::with_capacity(lanes.len());
+        for lane in lanes {
+            let next = match all.first() {
+                None => {
+                    // While it is alone, all that it sends to itself comes back to it.
+                    let mut first = Self::tested(config, Some(lane.own()))?;
+                    first.lanes = Some(lane);
+                    first
+                }
+                Some(first) => {
+                    let same = |bound: &Bound| {
+                        Bound::new(bound.address, bound.scope, config.foreign_senders, Some(lane.own()))
+                    };
+                    let sockets = first.sockets.all().iter().map(same).collect::<Result<_, _>>()?;
+                    let mut next = Self::over(sockets, first.table.clone(), config.foreign_senders);
+                    // The kernel is the same.
+                    next.learn(first.offload);
+                    next.lanes = Some(lane);
+                    next
+                }
+            };
+            all.push(next);
+        }
+        Ok(all)
+    }
+
+    /// Binds what `config` says, as `lane` where there are several, and tests it.
+    fn tested(config: &UdpConfig, lane: Option<Lane>) -> Result<Self, OpenError> {
         let (sockets, interface) =
-            config.local.bind(|address, on| Bound::new(address, on.index, config.foreign_senders))?;
-        let buffer = sockets.iter().map(|bound| bound.buffer).min().unwrap_or(0);
-        let sockets = Sockets::new(sockets);
-        let table = GidTable::new(&sockets.addresses(), interface.mac.unwrap_or_default(), interface.mtu);
-        let mut udp = Self {
-            sockets,
+            config.local.bind(|address, on| Bound::new(address, on.index, config.foreign_senders, lane))?;
+        let addresses: Vec<IpAddr> = sockets.iter().map(|bound| bound.address).collect();
+        let table = GidTable::new(&addresses, interface.mac.unwrap_or_default(), interface.mtu);
+        let mut udp = Self::over(sockets, table, config.foreign_senders);
+        for i in 0..udp.sockets.all().len() {
+            udp.self_test(i)?;
+        }
+        let segments = config.offload && udp.kernel_segments()?;
+        udp.learn(segments);
+        Ok(udp)
+    }
+
+    fn over(sockets: Vec<Bound>, table: GidTable, foreign_senders: bool) -> Self {
+        Self {
+            sockets: Sockets::new(sockets),
             table,
-            in_flight: InFlight::new(buffer, CHARGE, MAX_WINDOW),
-            foreign_senders: config.foreign_senders,
+            in_flight: InFlight::new(0, CHARGE, MAX_WINDOW),
+            foreign_senders,
             id_rule: IpIdRule::Fixed0,
             offload: false,
             inbox: Inbox::new(),
             places: Places::new(),
             resealed: Vec::new(),
             counters: IoCounters::default(),
+            lanes: None,
+        }
+    }
+
+    /// Whether the kernel segments what is sent, and so what may be in flight.
+    fn learn(&mut self, segments: bool) {
+        let buffer = self.sockets.all().iter().map(|bound| bound.buffer).min().unwrap_or(0);
+        self.offload = segments;
+        (self.id_rule, self.in_flight) = if segments {
+            (IpIdRule::Index, InFlight::new(buffer, CHARGE_IN_RUN, MAX_WINDOW))
+        } else {
+            (IpIdRule::Fixed0, InFlight::new(buffer, CHARGE, MAX_WINDOW))
         };
-        for i in 0..udp.sockets.all().len() {
-            udp.self_test(i)?;
-        }
-        if config.offload && udp.kernel_segments()? {
-            udp.id_rule = IpIdRule::Index;
-            udp.offload = true;
-            udp.in_flight = InFlight::new(buffer, CHARGE_IN_RUN, MAX_WINDOW);
-        }
-        Ok(udp)
     }
 
     /// Whether a datagram to itself may be handed over in segments.
@@ -255,16 +311,19 @@ impl Backend for Udp {
     }
 
     fn recv_burst(&mut self, rx: &mut RxBurst) -> io::Result<usize> {
-        let Self { sockets, inbox, places, counters, foreign_senders, .. } = self;
-        sockets.receive(|bound, limit| {
+        let Self { sockets, inbox, places, counters, foreign_senders, lanes, .. } = self;
+        let fetched = lanes.as_ref().map_or(0, |lanes| lanes.fetch(rx));
+        let received = sockets.receive(|bound, limit| {
             let room = rx.room(PLACE * places.next(limit));
             let count = inbox.receive(bound.fd(), room, PLACE)?;
             places.learn(inbox.iter());
             for datagram in inbox.iter() {
-                counters.rx_lost += bound.take(&datagram, *foreign_senders, rx);
+                let mut to = Taker { rx: &mut *rx, lanes: lanes.as_ref(), counters: &mut *counters };
+                bound.take(&datagram, *foreign_senders, &mut to);
             }
             Ok(count)
-        })
+        })?;
+        Ok(fetched + received)
     }
 
     fn send_batch(&mut self, tx: &TxBatch, from: usize) -> io::Result<usize> {
@@ -301,8 +360,18 @@ impl Backend for Udp {
         self.sockets.register(registry, token)
     }
 
+    fn set_waker(&mut self, waker: Arc<Waker>) {
+        if let Some(lanes) = &self.lanes {
+            lanes.set_waker(waker);
+        }
+    }
+
+    fn lane(&self) -> Lane {
+        self.lanes.as_ref().map_or(Lane::ONLY, Lanes::own)
+    }
+
     fn join(&mut self, group: IpAddr) -> Result<(), JoinError> {
-        self.sockets.join(group, |scope| Bound::new(group, scope, self.foreign_senders))
+        self.sockets.join(group, |scope| Bound::new(group, scope, self.foreign_senders, None))
     }
 
     fn leave(&mut self, group: IpAddr) {
@@ -329,8 +398,13 @@ impl sockets::Bound for Bound {
 }
 
 impl Bound {
-    /// Binds the RoCE port of `address`. `scope` is the interface's index.
-    fn new(address: IpAddr, scope: u32, foreign_senders: bool) -> Result<Self, OpenError> {
+    /// Binds the RoCE port of `address`, which `lane` shares with others. `scope` is the interface's index.
+    fn new(
+        address: IpAddr,
+        scope: u32,
+        foreign_senders: bool,
+        lane: Option<Lane>,
+    ) -> Result<Self, OpenError> {
         let failed = OpenError::io("set up a UDP socket");
         let socket = Socket::new(domain(address), Type::DGRAM, Some(Protocol::UDP)).map_err(&failed)?;
         socket.set_nonblocking(true).map_err(&failed)?;
@@ -366,7 +440,20 @@ impl Bound {
             // RoCE over IPv6 may come without a UDP checksum.
             on(libc::IPPROTO_UDP, libc::UDP_NO_CHECK6_RX)?;
         }
-        socket.bind(&roce_port(address, scope)).map_err(OpenError::bind(address))?;
+        let place = roce_port(address, scope);
+        if let Some(lane) = lane {
+            if lane.index() == 0 {
+                // Sharing would let it in beside another program that shares.
+                let alone =
+                    Socket::new(domain(address), Type::DGRAM, Some(Protocol::UDP)).map_err(&failed)?;
+                alone.bind(&place).map_err(OpenError::bind(address))?;
+            }
+            socket.set_reuse_port(true).map_err(&failed)?;
+        }
+        socket.bind(&place).map_err(OpenError::bind(address))?;
+        if let Some(lane) = lane {
+            sys::choose_socket_by(&socket, &mut filter::lane_of_packet(lane.count())).map_err(&failed)?;
+        }
         Ok(Self { socket, address, scope, buffer, dropped: 0 })
     }
 
@@ -374,10 +461,10 @@ impl Bound {
         self.socket.as_fd()
     }
 
-    /// Makes packets of a received datagram in the room of `rx`, with the headers that they must have had. Returns
-    /// how many packets were lost since the one before.
-    fn take(&mut self, datagram: &sys::Incoming<'_>, foreign_senders: bool, rx: &mut RxBurst) -> u64 {
-        let (mut class, mut hop_limit, mut segment, mut lost) = (0, 0, 0, 0);
+    /// Makes packets of a received datagram in the room lent last, with the headers that they must have had, and counts
+    /// how many were lost since the one before.
+    fn take(&mut self, datagram: &sys::Incoming<'_>, foreign_senders: bool, to: &mut Taker<'_>) {
+        let (mut class, mut hop_limit, mut segment) = (0, 0, 0);
         for item in datagram.control() {
             let Some(value) = item.number() else { continue };
             #[expect(clippy::cast_possible_truncation, reason = "two are one-byte header fields")]
@@ -390,15 +477,19 @@ impl Bound {
                 }
                 (libc::SOL_UDP, libc::UDP_GRO) => segment = value as usize,
                 (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => {
-                    lost = u64::from(value.wrapping_sub(self.dropped));
+                    to.counters.rx_lost += u64::from(value.wrapping_sub(self.dropped));
                     self.dropped = value;
                 }
                 _ => {}
             }
         }
-        let Some(from) = datagram.sender().filter(|_| !datagram.truncated) else { return lost + 1 };
-        let net = NetHeader::v2(from.ip(), self.address, from.port(), class, hop_limit);
-        let Some(net) = net else { return lost + 1 };
+        let from = datagram.sender().filter(|_| !datagram.truncated);
+        let Some(net) =
+            from.and_then(|from| NetHeader::v2(from.ip(), self.address, from.port(), class, hop_limit))
+        else {
+            to.counters.rx_lost += 1;
+            return;
+        };
         let knowledge = match self.address {
             IpAddr::V4(_) if foreign_senders => HeaderKnowledge::Unknown,
             IpAddr::V4(_) => HeaderKnowledge::Near,
@@ -406,16 +497,42 @@ impl Bound {
         };
         let Range { start, end } = datagram.at;
         if segment == 0 || end - start <= segment {
-            rx.record(net.with_transport_len(end - start), knowledge, start..end);
-            return lost;
+            to.take(net.with_transport_len(end - start), knowledge, start..end);
+            return;
         }
         let full = net.with_transport_len(segment);
         for (i, start) in (0..).zip((start..end).step_by(segment)) {
             let len = segment.min(end - start);
             let net = if len == segment { full } else { full.with_transport_len(len) };
-            rx.record(net.with_id(i), knowledge, start..start + len);
+            to.take(net.with_id(i), knowledge, start..start + len);
         }
-        lost
+    }
+}
+
+/// Where received packets go.
+struct Taker<'a> {
+    rx: &'a mut RxBurst,
+    lanes: Option<&'a Lanes>,
+    counters: &'a mut IoCounters,
+}
+
+impl Taker<'_> {
+    /// The packet at `body` in the room lent last. What is sent to a group every lane gets itself.
+    fn take(&mut self, net: NetHeader, knowledge: HeaderKnowledge, body: Range<usize>) {
+        if let Some(lanes) = self.lanes.filter(|_| !net.dst().is_multicast()) {
+            match lanes.hand_over(net, knowledge, &self.rx.lent()[body.clone()]) {
+                HandOver::Ours => {}
+                HandOver::Done => {
+                    self.counters.rx_handed_over += 1;
+                    return;
+                }
+                HandOver::NoRoom => {
+                    self.counters.rx_lost += 1;
+                    return;
+                }
+            }
+        }
+        self.rx.record(net, knowledge, body);
     }
 }
 
@@ -436,6 +553,8 @@ fn ip_options(net: &NetHeader) -> ControlBuf {
     control
 }
 
+#[cfg(test)]
+mod lane_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

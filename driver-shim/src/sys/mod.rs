@@ -9,4 +9,4 @@ mod socket;
 
 pub(crate) use link::{bind_link, join_ethernet_group, join_promiscuous, leave_ethernet_group};
 pub(crate) use mmsg::{BURST, ControlBuf, Inbox, Incoming, Outgoing, send_many};
-pub(crate) use socket::{event_counter, interface_mtu, set_option, wait_readable};
+pub(crate) use socket::{choose_socket_by, event_counter, interface_mtu, set_option, wait_readable};

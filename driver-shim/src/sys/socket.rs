@@ -24,6 +24,27 @@ pub(crate) fn set_option(fd: impl AsFd, level: c_int, name: c_int, value: c_int)
         .map(drop)
 }
 
+/// Makes `program` choose which of the sockets that are bound to the same address and port gets a packet: by its
+/// result, in the order of their binding.
+pub(crate) fn choose_socket_by(fd: impl AsFd, program: &mut [libc::sock_filter]) -> io::Result<()> {
+    let len = u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let program = libc::sock_fprog { len, filter: program.as_mut_ptr() };
+    #[expect(clippy::cast_possible_truncation, reason = "the size of a small structure")]
+    let size = size_of::<libc::sock_fprog>() as socklen_t;
+    // SAFETY: the pointer and the length describe `program`, whose own pointer and length describe a slice; both live
+    // through the call, and the kernel copies what it reads.
+    check(unsafe {
+        libc::setsockopt(
+            fd.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_REUSEPORT_CBPF,
+            (&raw const program).cast(),
+            size,
+        )
+    })
+    .map(drop)
+}
+
 /// Waits until `fd` can be read or `limit` has passed; says whether it can.
 pub(crate) fn wait_readable(fd: BorrowedFd<'_>, limit: Duration) -> io::Result<bool> {
     let mut entry = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };

@@ -184,7 +184,7 @@ fn runs() {
     // What is too long for the interface is lost as it is alone, and offload goes on.
     let long = batch(ip("10.88.7.1"), ip("10.88.7.2"), &a.caps(), 2, 4400);
     assert_eq!(a.send_batch(&long, 0).expect("takes"), 2);
-    assert_eq!(a.counters(), IoCounters { tx_lost: 2, rx_lost: 0 });
+    assert_eq!(a.counters(), IoCounters { tx_lost: 2, rx_lost: 0, ..IoCounters::default() });
     assert!(a.offload);
     // The kernel takes the run apart.
     if namespace::features("veth0 tx-udp-segmentation off") {
@@ -215,7 +215,7 @@ fn silence() {
     }
     let expected = Reachability::Unreachable(Unreachable::NoAnswer);
     assert_eq!(a.prepare(a.now, dst), expected);
-    assert_eq!(a.counters(), IoCounters { tx_lost: 3, rx_lost: 0 });
+    assert_eq!(a.counters(), IoCounters { tx_lost: 3, rx_lost: 0, ..IoCounters::default() });
     let expected = Reachability::Unreachable(Unreachable::NoRoute);
     assert_eq!(a.prepare(a.now, ip("192.0.2.1")), expected);
 }
