@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use wire::ext::Xrceth;
-use wire::opcode::Kind;
+use wire::opcode::{Kind, Transport};
 use wire::{Msn, NakCode, Operation, Packet, Psn, Srqn, Syndrome};
 
 use crate::completion::{WcOpcode, WcStatus, fail_receive};
@@ -251,7 +251,8 @@ impl Responder {
 
     /// Rule R-RSP-10: a message's packets follow each other, with nothing between.
     fn check_op_seq(&mut self, packet: &Packet<'_>) -> Result<(), Refusal> {
-        let (info, srqn) = (packet.info(), packet.xrceth().map(Xrceth::srqn));
+        let info = packet.info();
+        let srqn = if info.transport == Transport::Xrc { packet.xrceth().map(Xrceth::srqn) } else { None };
         let fits = match self.message {
             Message::None => info.position.starts(),
             Message::Send { .. } => info.kind == Kind::Send && !info.position.starts(),

@@ -187,6 +187,8 @@ pub struct TxBatch {
     count: usize,
     /// Packets from the first on whose ICRC is in place.
     filled: usize,
+    /// What the ICRC covers of the network header, for bodies of this length.
+    head: Option<(usize, icrc::Head)>,
     sealed: bool,
 }
 
@@ -222,6 +224,7 @@ impl TxBatch {
             segment_len: 0,
             count: 0,
             filled: 0,
+            head: None,
             sealed: false,
         }
     }
@@ -236,6 +239,7 @@ impl TxBatch {
         self.segment_len = 0;
         self.count = 0;
         self.filled = 0;
+        self.head = None;
         self.sealed = false;
     }
 
@@ -325,10 +329,17 @@ impl TxBatch {
     /// Fills the ICRC of the packets that have none yet.
     fn fill(&mut self) {
         for i in self.filled..self.count {
-            let range = self.range(i);
-            // The ICRC does not cover the checksum.
-            if let Some(net) = self.header_without_checksum(i) {
-                icrc::fill(&net, &mut self.buf[range]);
+            let (range, id) = (self.range(i), self.id(i));
+            if self.head.as_ref().is_none_or(|(len, _)| *len != range.len()) {
+                // The ICRC does not cover the checksum.
+                let net = self.header_without_checksum(i);
+                self.head = net.map(|net| (range.len(), icrc::Head::new(&net)));
+            }
+            if let Some((_, head)) = &mut self.head {
+                if let Some(NetHeader::V4(..)) = self.net {
+                    head.set_id(id);
+                }
+                head.fill(&mut self.buf[range]);
             }
         }
         self.filled = self.count;
@@ -342,11 +353,9 @@ impl TxBatch {
         Some(net)
     }
 
-    fn header_without_checksum(&self, i: usize) -> Option<NetHeader> {
-        let mut net = self.net?;
-        net.set_transport_len(self.range(i).len());
-        // Rule R-WIR-35.
-        net.set_id(match self.id_rule {
+    /// IPv4 identification of packet `i` (rule R-WIR-35).
+    fn id(&self, i: usize) -> u16 {
+        match self.id_rule {
             IpIdRule::Fixed0 => 0,
             #[expect(
                 clippy::cast_possible_truncation,
@@ -355,7 +364,13 @@ impl TxBatch {
             IpIdRule::Index => i as u16,
             #[expect(clippy::cast_possible_truncation, reason = "identifications count modulo 2^16")]
             IpIdRule::BasePlusIndex | IpIdRule::Ours => self.base_id.wrapping_add(i as u16),
-        });
+        }
+    }
+
+    fn header_without_checksum(&self, i: usize) -> Option<NetHeader> {
+        let mut net = self.net?;
+        net.set_transport_len(self.range(i).len());
+        net.set_id(self.id(i));
         Some(net)
     }
 

@@ -18,21 +18,56 @@ const HEAD_MAX: usize = 8 + NetHeader::MAX_LEN + Bth::SIZE;
 /// A `body` shorter than a BTH has no ICRC; the CRC of what is there is returned.
 #[must_use]
 pub fn compute(net: &NetHeader, body: &[u8]) -> u32 {
-    let mut head = [0xFF_u8; HEAD_MAX];
-    let mut at = 8;
-    let start = at;
-    at += net.emit(&mut head[at..]);
-    mask(net, &mut head[start..at]);
-    let bth = &body[..body.len().min(Bth::SIZE)];
-    head[at..at + bth.len()].copy_from_slice(bth);
-    if bth.len() > 4 {
-        head[at + 4] = 0xFF;
+    Head::new(net).compute(body)
+}
+
+/// What the ICRC covers of a network header. Packets that differ in nothing else but the IPv4 identification need it
+/// built but once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Head {
+    /// Ones, and the header with ones where routers may change it; room for a BTH behind.
+    bytes: [u8; HEAD_MAX],
+    len: usize,
+}
+
+/// Ones in front of the network header.
+const FRONT: usize = 8;
+
+impl Head {
+    pub(crate) fn new(net: &NetHeader) -> Self {
+        let mut bytes = [0xFF; HEAD_MAX];
+        let len = FRONT + net.emit(&mut bytes[FRONT..]);
+        mask(net, &mut bytes[FRONT..len]);
+        Self { bytes, len }
     }
-    at += bth.len();
-    let mut crc = crc32fast::Hasher::new();
-    crc.update(&head[..at]);
-    crc.update(&body[bth.len()..]);
-    crc.finalize()
+
+    /// Sets the identification, of an IPv4 header only.
+    pub(crate) fn set_id(&mut self, id: u16) {
+        let at = FRONT + ID_OFFSET;
+        self.bytes[at..at + 2].copy_from_slice(&id.to_be_bytes());
+    }
+
+    /// The ICRC of `body` behind it.
+    pub(crate) fn compute(&mut self, body: &[u8]) -> u32 {
+        let bth = &body[..body.len().min(Bth::SIZE)];
+        let end = self.len + bth.len();
+        self.bytes[self.len..end].copy_from_slice(bth);
+        if bth.len() > 4 {
+            self.bytes[self.len + 4] = 0xFF;
+        }
+        let mut crc = crc32fast::Hasher::new();
+        crc.update(&self.bytes[..end]);
+        crc.update(&body[bth.len()..]);
+        crc.finalize()
+    }
+
+    /// As [`fill`].
+    pub(crate) fn fill(&mut self, body: &mut [u8]) {
+        let at = body.len() - ICRC_LEN;
+        let crc = self.compute(&body[..at]);
+        // Least significant byte first: the only little-endian field of the packet.
+        body[at..].copy_from_slice(&crc.to_le_bytes());
+    }
 }
 
 /// Puts ones where a router may change the header.
@@ -61,10 +96,7 @@ fn mask(net: &NetHeader, raw: &mut [u8]) {
 /// # Panics
 /// Where `body` is shorter than an ICRC.
 pub fn fill(net: &NetHeader, body: &mut [u8]) {
-    let at = body.len() - ICRC_LEN;
-    let crc = compute(net, &body[..at]);
-    // Least significant byte first: the only little-endian field of the packet.
-    body[at..].copy_from_slice(&crc.to_le_bytes());
+    Head::new(net).fill(body);
 }
 
 /// Whether the last four bytes of `body` are its ICRC.

@@ -103,7 +103,7 @@ impl Nic {
             pair.comm_est = true;
             self.events.push_back(Event::Async(AsyncEvent::CommEst(qpn)));
         }
-        let named = packet.xrceth().map(Xrceth::srqn);
+        let named = pair.init.xrcd.and_then(|_| packet.xrceth().map(Xrceth::srqn));
         let srqn = pair.init.srq.or(named);
         let mut missing = Missing;
         let recv: &mut dyn RecvQueue = match (pair.init.srq, pair.init.xrcd) {
