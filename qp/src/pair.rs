@@ -143,6 +143,8 @@ pub(crate) struct QueuePair {
     pub(crate) queued: bool,
     /// What it may still send before others.
     pub(crate) turn: Turn,
+    /// Packets of other queue pairs may go the same way.
+    pub(crate) shares_batches: bool,
     /// Of the device's credit, what it had in flight when that was last counted.
     pub(crate) held: u32,
     /// PSNs of the packet for which it stands in line for credit.
@@ -171,6 +173,7 @@ impl QueuePair {
             net: None,
             queued: false,
             turn: Turn::default(),
+            shares_batches: config.caps.src_port.is_some(),
             held: 0,
             in_line: None,
             timer: None,
@@ -190,12 +193,18 @@ impl QueuePair {
         TxBatch::lane(self.engines.next_dest().unwrap_or(self.params.dest_qpn))
     }
 
+    /// Where it waits for its turn: with those of its lane, where their packets can go the same way. Where each connection
+    /// has a source port of its own they do not, and the order of the queue is kinder to caches.
+    pub(crate) fn place(&self) -> usize {
+        if self.shares_batches { self.lane() } else { 0 }
+    }
+
     /// Takes its place among those with something to send, where it has something.
     pub(crate) fn join(&mut self, ready: &mut Ready) {
         let has_work = self.engines.has_replies() || self.engines.sends() > 0;
         if !self.queued && has_work {
             self.queued = true;
-            ready.push(self.qpn, self.lane());
+            ready.push(self.qpn, self.place());
         }
     }
 

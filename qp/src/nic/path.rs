@@ -156,7 +156,11 @@ impl Nic {
             if batch.is_empty() {
                 continue;
             }
-            while !full && let Some(qpn) = self.ready.pop_same_lane() {
+            let shares = self.config.caps.src_port.is_some();
+            while shares
+                && !full
+                && let Some(qpn) = self.ready.pop_same_lane()
+            {
                 let Some(pair) = self.turn(qpn) else { continue };
                 let its_lane = pair.lane();
                 full = if pair.engines.next_header(pair.net) == Some(net) && its_lane == lane {
@@ -182,7 +186,7 @@ impl Nic {
     fn turn(&mut self, qpn: Qpn) -> Option<&mut QueuePair> {
         let pair = self.qps.get_mut(qpn)?;
         if !pair.turn.comes(self.quantum) {
-            self.ready.push(qpn, pair.lane());
+            self.ready.push(qpn, pair.place());
             return None;
         }
         pair.queued = false;
@@ -211,7 +215,7 @@ impl Nic {
         let more = matches!(filled, Filled::Full | Filled::Elsewhere);
         if pair.turn.goes_on(bytes, more) {
             pair.queued = true;
-            self.ready.push_front(qpn, pair.lane());
+            self.ready.push_front(qpn, pair.place());
         } else {
             self.credit.turn_ends(qpn);
         }

@@ -82,7 +82,7 @@ impl Nic {
         pair.in_line = None;
         if !pair.queued {
             pair.queued = true;
-            self.ready.push_front(pair.qpn, pair.lane());
+            self.ready.push_front(pair.qpn, pair.place());
         }
     }
 
