@@ -2,7 +2,8 @@
 //! requests, memory of each, and how evenly many active queue pairs are served. Two NICs work back to back in
 //! memory, without I/O. The ratios are what to compare between machines; the nanoseconds are not.
 //!
-//! `cargo bench -p ferroce-qp --bench scale [-- [--quick] [--json FILE]]`
+//! `cargo bench -p ferroce-qp --bench scale [-- [--quick] [--json FILE]]`; `-- --sides` measures only what a packet costs
+//! each side, and `-- --fixed CASE ROUNDS` does so much of one kind of work, for counting instructions.
 
 use std::alloc::System;
 

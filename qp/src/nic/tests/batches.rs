@@ -140,3 +140,19 @@ fn an_acknowledgement_shares_the_batch_of_what_was_just_posted_or_waits_for_that
         assert_eq!(place, Some(usize::try_from(posted.min(8)).unwrap()), "{posted} posted");
     }
 }
+
+/// Rule R-RSP-26.
+#[test]
+fn a_burst_of_messages_is_answered_by_one_ack() {
+    let (mut a, mut b) = connected();
+    for id in 0..16 {
+        a.send(SendWr::write(id, &[a.sge(0, 8)], b.va(0), b.mr.rkey).signaled());
+    }
+    let asked = a.transmit();
+    assert!(asked.len() == 16 && asked.iter().all(|packet| packet.bth.ack_req()));
+    b.take(&asked);
+    let answers = b.transmit();
+    assert_eq!((answers.len(), answers[0].bth.psn()), (1, Psn::new(15)));
+    a.take(&answers);
+    assert_eq!(a.sends_done().len(), 16);
+}
