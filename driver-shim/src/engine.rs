@@ -47,7 +47,7 @@ pub(crate) struct Engine {
     /// A program wants a pass: one that began before has perhaps not seen what it posted.
     wanted: AtomicBool,
     driver: Driver,
-    /// Passes that the program has run; any change tells the thread that it does.
+    /// When the program last ran a pass, in nanoseconds; 0 while it runs none.
     driven: AtomicU64,
     /// Answers wait to be sent by the next call of the program, which has completions to look at first.
     owed: AtomicBool,
@@ -155,7 +155,9 @@ impl Engine {
             self.summon();
             return;
         }
-        self.note_driven();
+        if matches!(pass, Pass::Full) {
+            self.note_driven(self.now());
+        }
         self.wanted.store(true, Ordering::SeqCst);
         if self.run_wanted(pass) {
             self.patience.worked();
@@ -251,13 +253,18 @@ impl Engine {
     fn pass(&self, io: &mut Io, pass: Pass) -> bool {
         let any = match pass {
             Pass::Full => self.rounds(io),
-            Pass::Post => match self.transmit(io, self.now()) {
-                Sent { any: true, more: false } => true,
-                sent => self.rounds(io) | sent.any,
-            },
-            Pass::Poll(cq) => {
-                let paid = self.owed.load(Ordering::Relaxed) && self.transmit(io, self.now()).any;
+            Pass::Post => {
                 let now = self.now();
+                self.note_driven(now);
+                match self.transmit(io, now) {
+                    Sent { any: true, more: false } => true,
+                    sent => self.rounds(io) | sent.any,
+                }
+            }
+            Pass::Poll(cq) => {
+                let now = self.now();
+                self.note_driven(now);
+                let paid = self.owed.load(Ordering::Relaxed) && self.transmit(io, now).any;
                 let received = self.receive(io, now);
                 if received > 0 && self.nic().cq_len(cq) > 0 {
                     self.owed.store(true, Ordering::Relaxed);

@@ -182,19 +182,25 @@ fn with_a_driver_of_its_own_the_device_wakes_it_for_what_is_posted_and_nothing_e
 }
 
 #[test]
-fn the_thread_stands_at_its_gate_only_while_the_program_runs_passes() {
+fn the_thread_leaves_the_device_to_a_program_that_runs_passes_until_it_falls_silent_or_waits() {
     let bare = Bare::new();
     let engine = &bare.engine;
-    let mut seen = 0;
-    assert!(!engine.stands_at_gate(&mut seen));
-    engine.drive();
-    assert!(engine.stands_at_gate(&mut seen));
-    assert!(!engine.stands_at_gate(&mut seen), "the program has run none since");
-    engine.drive();
+    let at = |micros: u64| Instant::from_nanos(1000 * micros);
+    let waits = |micros| engine.time_at_gate(at(micros)).map(|wait| StdDuration::from(wait).as_micros());
+    assert_eq!(waits(10), None, "it has run none");
+    engine.note_driven(at(10));
+    assert_eq!([10, 30, 109, 110, 5000].map(waits), [Some(100), Some(80), Some(1), None, None]);
+    engine.note_driven(at(5000));
+    assert_eq!(waits(5000), Some(100));
     engine.hand_over();
-    assert!(!engine.stands_at_gate(&mut seen), "it waits for an event");
-    engine.drive();
-    assert!(engine.stands_at_gate(&mut seen), "it goes on");
+    assert_eq!(waits(5000), None, "it waits for an event");
+    let cq = engine.nic().create_cq(1).expect("a queue");
+    for pass in [|engine: &Engine, _| engine.drive(), |engine: &Engine, _| engine.posted(), Engine::polled] {
+        engine.hand_over();
+        let before = engine.now();
+        pass(engine, cq);
+        assert!(engine.time_at_gate(before).is_some(), "every pass of the program counts");
+    }
 }
 
 /// Two queue pairs of devices without threads, connected to each other.

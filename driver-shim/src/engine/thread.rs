@@ -15,20 +15,18 @@ use wire::{Duration, Instant};
 use super::driver::Patience;
 use super::{Driver, Engine, Pass, SPIN, lock};
 
-/// How often the thread looks whether the program still runs passes. One-sided traffic of a program that stops waits
-/// for up to twice this; each look takes a core for a few microseconds.
-const LOOK: StdDuration = StdDuration::from_micros(200);
+/// How long the program must have been silent for the thread to take over. While the program runs passes the thread
+/// looks as often, which takes a core for a few microseconds each time.
+const SILENCE: Duration = Duration::from_micros(100);
 /// How long to wait before packets are offered again for which there was no room.
 const RETRY_SEND: Duration = Duration::from_micros(100);
-/// Count of passes that says that the program waits for an event, and runs none.
-const HANDED_OVER: u64 = u64::MAX;
+/// Time of the last pass of a program that has handed over, or has never run one.
+const HANDED_OVER: u64 = 0;
 
 impl Engine {
-    /// The program runs a pass. Counts on from a hand-over as well; an increment lost to another thread does no harm,
-    /// since any change will do.
-    pub(super) fn note_driven(&self) {
-        let passes = self.driven.load(Ordering::Relaxed);
-        self.driven.store(passes.wrapping_add(1), Ordering::Relaxed);
+    /// The program runs a pass at `now`.
+    pub(super) fn note_driven(&self, now: Instant) {
+        self.driven.store(now.as_nanos().max(1), Ordering::Relaxed);
     }
 
     /// Leaves the device to the thread: the program is going to block.
@@ -39,6 +37,17 @@ impl Engine {
             self.driven.store(HANDED_OVER, Ordering::Relaxed);
             drop(guard);
             self.gate.1.notify_all();
+        }
+    }
+
+    /// How long from `now` on the thread is to leave the device to the program.
+    pub(super) fn time_at_gate(&self, now: Instant) -> Option<Duration> {
+        match self.driven.load(Ordering::Relaxed) {
+            HANDED_OVER => None,
+            last => {
+                let end = Instant::from_nanos(last) + SILENCE;
+                (end > now).then(|| end - now)
+            }
         }
     }
 
@@ -70,9 +79,8 @@ impl Engine {
         let mut events = Events::with_capacity(16);
         let patience = Patience::new();
         let mut idle_since = self.now();
-        let mut seen = self.driven.load(Ordering::Relaxed);
         while !self.stop.load(Ordering::Relaxed) {
-            if self.stands_at_gate(&mut seen) {
+            if self.stands_at_gate() {
                 idle_since = self.now();
                 continue;
             }
@@ -99,20 +107,17 @@ impl Engine {
         }
     }
 
-    /// Waits a moment where the program has run passes since the count was `seen`.
-    pub(super) fn stands_at_gate(&self, seen: &mut u64) -> bool {
-        let passes = self.driven.load(Ordering::Relaxed);
-        if passes == *seen || passes == HANDED_OVER {
-            *seen = passes;
+    /// Waits for a moment where the program runs passes itself; says whether it does.
+    fn stands_at_gate(&self) -> bool {
+        let now = self.now();
+        if self.time_at_gate(now).is_none() {
             return false;
         }
         let guard = lock(&self.gate.0);
-        let passes = self.driven.load(Ordering::Relaxed);
-        if passes == HANDED_OVER || self.stop.load(Ordering::Relaxed) {
+        let Some(wait) = self.time_at_gate(now).filter(|_| !self.stop.load(Ordering::Relaxed)) else {
             return false;
-        }
-        *seen = passes;
-        drop(self.gate.1.wait_timeout(guard, LOOK));
+        };
+        drop(self.gate.1.wait_timeout(guard, wait.into()));
         true
     }
 
