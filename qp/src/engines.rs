@@ -222,6 +222,14 @@ impl Engines {
         }
     }
 
+    /// Whether something is in flight to a peer that did not answer in time.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        match self {
+            Self::Rc(requester, _) | Self::XrcIni(requester) => requester.is_in_doubt(),
+            Self::Uc(..) | Self::Ud(..) | Self::XrcTgt(_) => false,
+        }
+    }
+
     /// Whether the request that was written last has to ask for an ACK after all.
     pub(crate) fn asks_again(&mut self) -> bool {
         match self {

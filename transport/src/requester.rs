@@ -36,6 +36,8 @@ pub struct Requester {
     timeouts: u8,
     waiting_since: Option<Instant>,
     rnr_until: Option<Instant>,
+    /// An ACK timeout has passed, and nothing has been heard of the peer since.
+    silent: bool,
     /// `una` is being sent again because an answer said so; more such answers change nothing (rule R-CMP-25).
     pub(crate) recovering: bool,
     since_ack_req: u32,
@@ -72,6 +74,7 @@ impl Requester {
             timeouts: 0,
             waiting_since: None,
             rnr_until: None,
+            silent: false,
             recovering: false,
             since_ack_req: 0,
             local_error: None,
@@ -137,6 +140,12 @@ impl Requester {
     #[must_use]
     pub fn next_span(&self) -> u32 {
         self.prepared.as_ref().map_or(0, |next| next.span)
+    }
+
+    /// Whether something is in flight to a peer that did not answer in time: it may be gone.
+    #[must_use]
+    pub const fn is_in_doubt(&self) -> bool {
+        self.silent && self.in_flight() > 0
     }
 
     /// The packet written last is to ask for an ACK after all, since what is in flight keeps others from sending; false
@@ -260,6 +269,7 @@ impl Requester {
                 // when it is.
                 self.ack_deadline = None;
             } else {
+                self.silent = true;
                 self.retry(ctx, Cause::Timeout);
             }
         }
@@ -379,6 +389,7 @@ impl Requester {
     /// Nothing waits for an answer, or the peer has given a sign of life.
     fn end_wait(&mut self) {
         self.ack_deadline = None;
+        self.silent = false;
         self.timeouts = 0;
         self.waiting_since = None;
     }

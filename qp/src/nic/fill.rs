@@ -109,7 +109,11 @@ impl Sending<'_> {
     ) -> Filled {
         let mut last_is_ours = false;
         while let Some(len) = self.engines.prepare_send(ctx, net, lane) {
-            let ended = if !self.share.allows(self.engines.in_flight(), self.engines.next_span()) {
+            let scarce = self.share.is_scarce(self.engines.in_flight());
+            let ended = if scarce && self.engines.is_in_doubt() {
+                // Rule R-REQ-48: it asks with one packet whether its peer is there, until that answers or time is up.
+                Filled::All
+            } else if !self.share.allows(self.engines.in_flight(), self.engines.next_span()) {
                 Filled::NoCredit
             } else if !batch.accepts(len, caps) {
                 Filled::Full
@@ -121,7 +125,7 @@ impl Sending<'_> {
                 continue;
             };
             // Rule R-REQ-48: where little is left for others, an ACK is to come soon for what is in flight.
-            if last_is_ours && self.share.is_scarce(self.engines.in_flight()) && self.engines.asks_again() {
+            if last_is_ours && scarce && self.engines.asks_again() {
                 ask_for_ack(batch);
             }
             return ended;

@@ -139,3 +139,25 @@ fn waiting_for_credit_is_no_timeout() {
         assert_eq!(times, 8, "once, and seven times again");
     }
 }
+
+/// A peer that is gone takes the credit for one timeout, not for as many as there are repeats.
+#[test]
+fn a_dead_peer_does_not_keep_the_credit() {
+    let (mut a, mut b, qpns) = hosts(8);
+    for qpn in &qpns[..2] {
+        for id in 0..10 {
+            let wr = SendWr::write(id, &[a.sge(0, 4 * 4096)], b.va(0), b.mr.rkey);
+            post(&mut a, *qpn, wr);
+        }
+    }
+    // The first one's packets, which take all the credit, are lost.
+    assert_eq!((a.transmit().len(), a.nic.in_flight_of(qpns[0])), (8, Some(8)));
+    b.nic.destroy_qp(Qpn::new(0x11)).unwrap();
+    let now = a.nic.poll_timeout().unwrap();
+    a.nic.handle_timeout(now);
+    while step(now, &mut a, &mut b) | step(now, &mut b, &mut a) {
+        in_flight(&a, &qpns);
+    }
+    let done: Vec<_> = a.sends_done().iter().map(|wc| (wc.qp_num, wc.status)).collect();
+    assert_eq!(done, [(qpns[1], WcStatus::Success); 10]);
+}
