@@ -65,6 +65,10 @@ const MOST: u32 = 64;
 /// A yield that takes longer than this has let somebody else run: it takes a fraction of this when nobody wants to.
 const SOMEBODY_RAN: Duration = Duration::from_micros(2);
 
+/// A yield that takes longer has let somebody run who computes: no peer that answers within a moment, and nothing is
+/// gained by waiting for it sooner.
+const SOMEBODY_COMPUTED: Duration = Duration::from_micros(100);
+
 /// How long a caller that finds nothing to do keeps its core before it yields. Whoever is to send what it waits for
 /// may want the same core: then it waits for a short time only. Yields tell which it is.
 #[derive(Debug)]
@@ -101,9 +105,15 @@ impl Patience {
     /// A yield took so long.
     fn yielded(&self, took: Duration) {
         let limit = self.limit.load(Ordering::Relaxed);
-        let shared = took > SOMEBODY_RAN;
-        self.limit.store(if shared { limit / 2 } else { (2 * limit).clamp(1, MOST) }, Ordering::Relaxed);
-        if shared {
+        let next = if took > SOMEBODY_COMPUTED {
+            MOST
+        } else if took > SOMEBODY_RAN {
+            limit / 2
+        } else {
+            (2 * limit).clamp(1, MOST)
+        };
+        self.limit.store(next, Ordering::Relaxed);
+        if took > SOMEBODY_RAN {
             // What the other did may be what was waited for.
             self.worked();
         }
@@ -148,6 +158,13 @@ mod tests {
         let (nobody, somebody) = (Duration::from_nanos(600), Duration::from_micros(30));
         let until: Vec<u32> = (0..9).map(|_| passes_to_a_yield(&patience, somebody)).collect();
         assert_eq!(until, [64, 32, 16, 8, 4, 2, 1, 0, 0]);
+        // Who computes is not waited for.
+        let computed = Duration::from_millis(3);
+        assert_eq!([computed; 3].map(|took| passes_to_a_yield(&patience, took)), [0, MOST, MOST]);
+        assert_eq!(passes_to_a_yield(&patience, somebody), MOST);
+        for _ in 0..7 {
+            passes_to_a_yield(&patience, somebody);
+        }
         // Nobody else wants it any more. A row of idle passes that goes on yields each time.
         let until: Vec<u32> = (0..9).map(|_| passes_to_a_yield(&patience, nobody)).collect();
         assert_eq!(until, [0, 1, 1, 2, 4, 8, 16, 32, 0]);
