@@ -22,6 +22,7 @@ mod neigh;
 pub mod oob;
 mod pd;
 mod queue_pair;
+mod ring;
 mod srq;
 #[expect(unsafe_code, reason = "system calls that no crate wraps")]
 mod sys;

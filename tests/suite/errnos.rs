@@ -146,10 +146,13 @@ fn all() -> Vec<(&'static str, Vec<Case>)> {
     let address = [127, 0, 0, 1].into();
     let open = |error: OpenError, right| case(&error, error.errno(), right);
     let open = vec![
-        open(OpenError::NoPermission { backend: "raw" }, EPERM),
+        open(OpenError::NoPermission { backend: "raw", needs: "CAP_NET_RAW" }, EPERM),
         open(OpenError::NoSuchAddress { address }, EADDRNOTAVAIL),
         open(OpenError::NoSuchInterface { name: "x".into(), known: Vec::new() }, ENODEV),
         open(OpenError::Interface { name: "x".into(), reason: "is down" }, EINVAL),
+        open(OpenError::QueueInUse { name: "x".into(), queue: 0 }, EBUSY),
+        open(OpenError::NoSuchQueue { name: "x".into(), queue: 1 }, EINVAL),
+        open(OpenError::ProgramInUse { name: "x".into() }, EBUSY),
         open(OpenError::NoFreeAddress, EADDRINUSE),
         open(OpenError::AddressTaken { address }, EADDRINUSE),
         open(OpenError::SelfTest { address, reason: "of a filter" }, EOPNOTSUPP),
@@ -157,7 +160,7 @@ fn all() -> Vec<(&'static str, Vec<Case>)> {
     ];
     let join = |error: JoinError, right| case(&error, error.errno(), right);
     let refused = || io::Error::from_raw_os_error(EBUSY);
-    let no_permission = OpenError::NoPermission { backend: "raw" };
+    let no_permission = OpenError::NoPermission { backend: "raw", needs: "CAP_NET_RAW" };
     let join = vec![
         join(JoinError::Unsupported { backend: "x" }, EOPNOTSUPP),
         join(JoinError::NoAddress { group: address }, EADDRNOTAVAIL),

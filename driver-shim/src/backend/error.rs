@@ -20,12 +20,39 @@ pub enum OpenError {
     },
     /// The process lacks a capability.
     #[error(
-        "no permission for the {backend} back end: it needs CAP_NET_RAW (run as root, or `setcap \
-         cap_net_raw+ep` on the program); the udp back end needs none"
+        "no permission for the {backend} back end: it needs {needs} (run as root, or give them to the program \
+         with `setcap`); the udp back end needs none"
     )]
     NoPermission {
         /// Back end that was asked for.
         backend: &'static str,
+        /// Capabilities that it needs, some of which are missing.
+        needs: &'static str,
+    },
+    /// Another program has the receive queue.
+    #[error("receive queue {queue} of {name} is in use by another AF_XDP program; end that program first")]
+    QueueInUse {
+        /// Name of the interface.
+        name: String,
+        /// Receive queue that was asked for.
+        queue: u32,
+    },
+    /// The interface has fewer receive queues.
+    #[error("{name} has no receive queue {queue}; `ethtool -l {name}` shows how many it has, counted from 0")]
+    NoSuchQueue {
+        /// Name of the interface.
+        name: String,
+        /// Receive queue that was asked for.
+        queue: u32,
+    },
+    /// Another XDP program is attached to the interface, in this mode or in another.
+    #[error(
+        "{name} has an XDP program already, and two do not go together; detach it (`ip link set {name} xdp off`) or \
+         end the program that attached it, or use the packet back end"
+    )]
+    ProgramInUse {
+        /// Name of the interface.
+        name: String,
     },
     /// The host does not hold this address.
     #[error("{address} is no address of this host; take one that `ip address` shows")]
@@ -91,7 +118,7 @@ impl OpenError {
             Self::NoPermission { .. } => libc::EPERM,
             Self::NoSuchAddress { .. } => libc::EADDRNOTAVAIL,
             Self::NoSuchInterface { .. } => libc::ENODEV,
-            Self::Interface { .. } | Self::NoSuchLanes { .. } => libc::EINVAL,
+            Self::Interface { .. } | Self::NoSuchLanes { .. } | Self::NoSuchQueue { .. } => libc::EINVAL,
             Self::SelfTest { .. } => libc::EOPNOTSUPP,
             Self::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
         }
@@ -117,7 +144,7 @@ impl OpenError {
     /// The error of opening a socket that needs a capability.
     pub(super) fn privileged(backend: &'static str) -> impl Fn(io::Error) -> Self {
         move |source| match source.kind() {
-            io::ErrorKind::PermissionDenied => Self::NoPermission { backend },
+            io::ErrorKind::PermissionDenied => Self::NoPermission { backend, needs: "CAP_NET_RAW" },
             _ => Self::Io { what: "open a raw socket", source },
         }
     }
@@ -137,7 +164,7 @@ impl OpenError {
 #[non_exhaustive]
 pub enum JoinError {
     /// This back end has no groups.
-    #[error("the {backend} back end carries no multicast; udp, raw, packet and loopback do")]
+    #[error("the {backend} back end carries no multicast; udp, raw, packet, xdp and loopback do")]
     Unsupported {
         /// Name of the back end.
         backend: &'static str,

@@ -25,6 +25,7 @@ mod packet;
 mod raw;
 mod sockets;
 mod udp;
+mod xdp;
 
 #[cfg(test)]
 mod namespace;
@@ -38,6 +39,7 @@ pub use owner::PortOwner;
 pub use packet::{Packet, PacketConfig};
 pub use raw::Raw;
 pub use udp::{Udp, UdpConfig};
+pub use xdp::{Xdp, XdpConfig, XdpMode};
 
 use crate::interfaces::GidTable;
 use crate::sys::Incoming;

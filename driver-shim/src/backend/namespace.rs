@@ -20,6 +20,16 @@ pub(super) const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0xAA, 0], [2, 0, 0, 0, 0xAA,
 /// Runs `body` of the test `name`, a path within this crate, in a namespace of its own: in a child process,
 /// which runs just that test. Prints why where there is no namespace to be had.
 pub(super) fn run(name: &str, body: fn()) {
+    run_as(&["--map-root-user", "--net"], name, body);
+}
+
+/// The same with all privileges of this process, where it has those that a namespace needs: some are none within a user
+/// namespace.
+pub(super) fn run_privileged(name: &str, body: fn()) {
+    run_as(&["--net"], name, body);
+}
+
+fn run_as(options: &[&str], name: &str, body: fn()) {
     if std::env::var_os(MARK).is_some() {
         set_up();
         body();
@@ -27,7 +37,7 @@ pub(super) fn run(name: &str, body: fn()) {
     }
     let unshare = || {
         let mut command = Command::new("unshare");
-        command.args(["--map-root-user", "--net"]);
+        command.args(options);
         command
     };
     match unshare().arg("true").output() {

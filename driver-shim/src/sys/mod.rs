@@ -3,10 +3,19 @@
 //! The back ends call it. Nothing here keeps a pointer beyond the call it was made for, and nothing decides
 //! anything: errors are those of the kernel.
 
+mod bpf;
 mod link;
+mod mapping;
 mod mmsg;
 mod socket;
+mod xsk;
 
+pub use bpf::XdpMode;
+pub(crate) use bpf::{Instruction, attach_xdp, load_xdp, set_socket, socket_map};
 pub(crate) use link::{bind_link, join_ethernet_group, join_promiscuous, leave_ethernet_group};
+pub(crate) use mapping::Mapping;
 pub(crate) use mmsg::{BURST, ControlBuf, Inbox, Incoming, Outgoing, send_many};
 pub(crate) use socket::{choose_socket_by, event_counter, interface_mtu, set_option, wait_readable};
+pub(crate) use xsk::{
+    RingOffsets, bind_xdp, kick_xdp, lost_by_xdp, register_packet_memory, ring_offsets, xdp_socket,
+};

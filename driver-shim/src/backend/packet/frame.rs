@@ -57,8 +57,13 @@ impl<'a> Frame<'a> {
             UDP_SEGMENTS => usize::from(u16::from_ne_bytes([offload[4], offload[5]])),
             _ => return None,
         };
+        Some(Self { segment, ..Self::plain(bytes)? })
+    }
+
+    /// Reads an ordinary frame that no offload header precedes. `None` for what is too short.
+    pub(crate) fn plain(bytes: &'a [u8]) -> Option<Self> {
         let (EthHeader { dst, ether_type, .. }, payload) = EthHeader::parse(bytes).ok()?;
-        Some(Self { dst, ether_type, bytes, payload, segment })
+        Some(Self { dst, ether_type, bytes, payload, segment: 0 })
     }
 
     /// Whether it carries UDP over IP; what else passes the filter is address resolution.
