@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use driver_shim::backend::{
-    Backend, Faulty, Hub, Local, OpenError, Packet, PacketConfig, Raw, Udp, UdpConfig,
+    Backend, Faulty, Hub, Local, OpenError, Packet, PacketConfig, Raw, Udp, UdpConfig, Xdp, XdpConfig,
 };
 use driver_shim::capture::{Capture, CaptureFile};
 use driver_shim::{Device, DeviceBuilder, Driver};
@@ -25,6 +25,8 @@ pub(crate) enum BackendKind {
     Raw,
     /// AF_PACKET on an interface; needs CAP_NET_RAW
     Packet,
+    /// AF_XDP on a receive queue of an interface; needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF
+    Xdp,
 }
 
 /// Options for the device.
@@ -124,13 +126,14 @@ impl DeviceArgs {
             BackendKind::Loopback => {
                 return Err(Failure::Usage(
                     "the loopback back end reaches only devices of the same process; use udp (no privilege), \
-                     raw or packet"
+                     raw, packet or xdp"
                         .into(),
                 ));
             }
             BackendKind::Udp => Box::new(Udp::open(&self.udp_config(self.local()?))?),
             BackendKind::Raw => Box::new(Raw::open(&self.local()?)?),
             BackendKind::Packet => Box::new(Packet::open(&self.packet_config()?)?),
+            BackendKind::Xdp => Box::new(Xdp::open(&self.xdp_config()?)?),
         };
         self.finish(backend, 0)
     }
@@ -138,7 +141,8 @@ impl DeviceArgs {
     /// Opens the two devices of a command that needs no other end, on loopback.
     pub(crate) fn open_two(&self) -> Result<[Device; 2], Failure> {
         let own_host = !self.ip.is_empty() || self.mac.is_some();
-        if self.dev.is_some() || own_host || self.backend() == BackendKind::Packet {
+        if self.dev.is_some() || own_host || matches!(self.backend(), BackendKind::Packet | BackendKind::Xdp)
+        {
             return Err(Failure::Usage(
                 "this command makes both ends on the loopback interface: choose the back end udp, loopback or raw, \
                  without --dev, --ip and --mac"
@@ -175,7 +179,7 @@ impl DeviceArgs {
     fn local(&self) -> Result<Local, Failure> {
         if !self.ip.is_empty() || self.mac.is_some() {
             return Err(Failure::Usage(
-                "--ip and --mac make a host of its own: they need --backend packet and --dev".into(),
+                "--ip and --mac make a host of its own: they need --backend packet or xdp, and --dev".into(),
             ));
         }
         match (&self.bind, &self.dev) {
@@ -193,21 +197,31 @@ impl DeviceArgs {
     }
 
     fn packet_config(&self) -> Result<PacketConfig, Failure> {
+        let interface = self.own_interface("packet")?;
+        Ok(PacketConfig { interface, own: self.ip.clone(), mac: self.mac, offload: self.gso })
+    }
+
+    fn xdp_config(&self) -> Result<XdpConfig, Failure> {
+        let interface = self.own_interface("xdp")?;
+        Ok(XdpConfig { interface, own: self.ip.clone(), mac: self.mac, ..XdpConfig::default() })
+    }
+
+    /// The interface of a back end that writes whole frames.
+    fn own_interface(&self, backend: &str) -> Result<String, Failure> {
         let Some(interface) = self.dev.clone() else {
-            return Err(Failure::Usage(
-                "the packet back end needs an interface: --dev IFNAME (see `ferroce devinfo`)".into(),
-            ));
+            return Err(Failure::Usage(format!(
+                "the {backend} back end needs an interface: --dev IFNAME (see `ferroce devinfo`)"
+            )));
         };
         if self.bind.is_some() {
-            return Err(Failure::Usage(
-                "the packet back end takes the interface's addresses, or its own with --ip: drop --bind"
-                    .into(),
-            ));
+            return Err(Failure::Usage(format!(
+                "the {backend} back end takes the interface's addresses, or its own with --ip: drop --bind"
+            )));
         }
         if self.mac.is_some() && self.ip.is_empty() {
             return Err(Failure::Usage("--mac needs --ip: it is the address of a host of its own".into()));
         }
-        Ok(PacketConfig { interface, own: self.ip.clone(), mac: self.mac, offload: self.gso })
+        Ok(interface)
     }
 
     /// Wraps `backend` in what the options ask for and opens the device. Of several devices of one command only

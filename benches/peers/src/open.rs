@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use driver_shim::backend::{Backend, Local, Packet, PacketConfig, Udp, UdpConfig};
+use driver_shim::backend::{Backend, Local, Packet, PacketConfig, Udp, UdpConfig, Xdp, XdpConfig};
 
 use crate::Result;
 
@@ -13,6 +13,8 @@ pub(crate) enum BackendKind {
     Udp,
     /// AF_PACKET
     Packet,
+    /// AF_XDP
+    Xdp,
 }
 
 /// Opens the path at `address`, which is that of the interface `dev` where the path needs one.
@@ -25,5 +27,6 @@ pub(crate) fn open(kind: BackendKind, address: IpAddr, dev: Option<&str>) -> Res
         BackendKind::Packet => {
             Box::new(Packet::open(&PacketConfig { interface: dev()?, ..PacketConfig::default() })?)
         }
+        BackendKind::Xdp => Box::new(Xdp::open(&XdpConfig { interface: dev()?, ..XdpConfig::default() })?),
     })
 }

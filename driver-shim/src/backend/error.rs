@@ -118,6 +118,7 @@ impl OpenError {
             Self::NoPermission { .. } => libc::EPERM,
             Self::NoSuchAddress { .. } => libc::EADDRNOTAVAIL,
             Self::NoSuchInterface { .. } => libc::ENODEV,
+            Self::QueueInUse { .. } | Self::ProgramInUse { .. } => libc::EBUSY,
             Self::Interface { .. } | Self::NoSuchLanes { .. } | Self::NoSuchQueue { .. } => libc::EINVAL,
             Self::SelfTest { .. } => libc::EOPNOTSUPP,
             Self::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),

@@ -405,6 +405,7 @@ impl Backend for Xdp {
         IoCounters {
             tx_lost: self.counters.tx_lost + self.neighbours.lost(),
             rx_lost: self.counters.rx_lost + lost,
+            ..self.counters
         }
     }
 }

@@ -33,7 +33,7 @@ fn open(end: usize, addresses: &[&str], mode: Option<XdpMode>) -> Option<Xdp> {
 }
 
 fn batch(src: IpAddr, dst: IpAddr, caps: &Caps, count: usize, len: usize) -> TxBatch {
-    let net = NetHeader::v2(src, dst, 0xC123, 0x6A, 17).expect("one family");
+    let net = NetHeader::v2(src, dst, caps.src_port.unwrap_or(0xC123), 0x6A, 17).expect("one family");
     let mut tx = TxBatch::new();
     tx.begin(net, caps, 0xFFFE);
     for byte in (0..count).map(|i| u8::try_from(i % 251).expect("a byte")) {
@@ -67,10 +67,18 @@ fn transfer(sender: &mut dyn Backend, receiver: &mut dyn Backend, tx: &TxBatch) 
     rx
 }
 
+/// Senders that leave the checksum to a card write a part of it only, and nothing depends on it.
+fn without_checksum(mut net: NetHeader) -> NetHeader {
+    if let NetHeader::V4(_, udp) | NetHeader::V6(_, udp) = &mut net {
+        udp.checksum = 0;
+    }
+    net
+}
+
 fn assert_same(rx: &RxBurst, tx: &TxBatch) {
     assert_eq!(rx.len(), tx.len());
     for (i, ((packet, body), (sent, sent_body))) in rx.iter().zip(tx.iter()).enumerate() {
-        assert_eq!(packet.net, sent, "header of packet {i}");
+        assert_eq!(without_checksum(packet.net), without_checksum(sent), "header of packet {i}");
         assert!(body == sent_body, "body of packet {i}");
         assert!(icrc::verify(&packet.net, body));
     }
@@ -121,7 +129,7 @@ fn small_mtu() {
     exchange(&mut a, &mut b, &[("10.66.1.1", "10.66.1.2")], &[64, 1040]);
     let too_long = batch(ip("10.66.1.1"), ip("10.66.1.2"), &a.caps(), 1, 1473);
     assert_eq!(a.send_batch(&too_long, 0).expect("takes"), 1);
-    assert_eq!(a.counters(), IoCounters { tx_lost: 1, rx_lost: 0 });
+    assert_eq!(a.counters(), IoCounters { tx_lost: 1, ..IoCounters::default() });
 }
 
 #[test]
@@ -133,7 +141,7 @@ fn packet_sockets() {
     let (a, b) = (["10.66.2.1", "fd66:2::1"], ["10.66.2.2", "fd66:2::2"]);
     let Some(mut one) = open(0, &a, None) else { return };
     let own = vec![(ip(b[0]), 24), (ip(b[1]), 64)];
-    let other = PacketConfig { interface: ENDS[1].into(), own, mac: None };
+    let other = PacketConfig { interface: ENDS[1].into(), own, mac: None, offload: true };
     let mut other = Packet::open(&other).expect("the packet back end opens");
     exchange(&mut one, &mut other, &[(a[0], b[0]), (a[1], b[1])], &LENGTHS);
 }
@@ -152,14 +160,16 @@ fn udp_sockets() {
     let mut other = Udp::open(&foreign).expect("the udp back end opens");
     let (src, dst) = (ip("10.66.3.2"), ip("10.66.3.1"));
     for len in [64, 4112] {
-        let tx = batch(src, dst, &other.caps(), 32, len);
-        let back = batch(dst, src, &one.caps(), 32, len);
+        let tx = batch(src, dst, &other.caps(), 15, len);
+        let back = batch(dst, src, &one.caps(), 15, len);
         let (there, here) = (transfer(&mut other, &mut one, &tx), transfer(&mut one, &mut other, &back));
-        // A socket sends from its own port and with a checksum, which the ICRC does not cover.
+        // A socket sends from its own port, and does not see identifications.
         for ((packet, body), (sent, sent_body)) in
             there.iter().zip(tx.iter()).chain(here.iter().zip(back.iter()))
         {
-            assert!(body == sent_body && packet.net.src() == sent.src());
+            assert_eq!(packet.net.src(), sent.src());
+            assert!(body == sent_body);
+            assert!(packet.knowledge != HeaderKnowledge::Seen || icrc::verify(&packet.net, body));
         }
     }
     assert_eq!(one.counters(), IoCounters::default());
