@@ -328,6 +328,8 @@ impl Engine {
                     sent.more = false;
                     break;
                 }
+                // Even where it finds no room: there are timers now, and it is to be offered again.
+                sent.any = true;
             }
             match io.send() {
                 0 => {
@@ -349,7 +351,7 @@ impl Engine {
 /// What sending came to.
 #[derive(Clone, Copy)]
 struct Sent {
-    /// Anything left.
+    /// Anything left, or is about to where there was no room for it.
     any: bool,
     /// There may be more that could leave.
     more: bool,

@@ -257,3 +257,47 @@ fn what_was_received_is_acknowledged_before_its_queue_pair_goes() {
     drop(far);
     assert_eq!(near_cq.poll(1).first().map(|wc| wc.status), Some(qp::WcStatus::Success));
 }
+
+/// A back end that never has room.
+#[derive(Debug)]
+struct Full(Loopback);
+
+impl Backend for Full {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn caps(&self) -> Caps {
+        self.0.caps()
+    }
+
+    fn addresses(&self) -> &GidTable {
+        self.0.addresses()
+    }
+
+    fn recv_burst(&mut self, rx: &mut RxBurst) -> io::Result<usize> {
+        self.0.recv_burst(rx)
+    }
+
+    fn send_batch(&mut self, _: &TxBatch, _: usize) -> io::Result<usize> {
+        Ok(0)
+    }
+
+    fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        self.0.register(registry, token)
+    }
+}
+
+/// Rule F18: or nobody would offer it again where the program posts nothing more.
+#[test]
+fn a_thread_that_sleeps_is_told_of_what_found_no_room() {
+    let backend = Full(Loopback::hub().attach([127, 0, 0, 1].into()).expect("free"));
+    let device = Device::builder(backend).seed(1).without_thread();
+    let cq = device.create_cq(8).expect("a queue");
+    let prepared = device.alloc_pd().create_qp(qp::QpType::Rc, &cq, &cq).build().expect("a queue pair");
+    let peer = prepared.endpoint(1);
+    let qp = prepared.connect(peer, &ConnectOptions::default()).expect("connects");
+    device.engine().asleep.store(true, Ordering::SeqCst);
+    qp.post_send(SendWr::send(1, &[])).expect("taken");
+    assert!(!device.engine().asleep.load(Ordering::SeqCst));
+}
