@@ -292,7 +292,7 @@ fn a_link_that_goes_and_a_path_that_breaks_are_events() {
     // This back end says nothing of groups.
     let end = datagrams(&device);
     let refused = end.qp.attach_mcast(Gid::from(Ipv4Addr::new(239, 7, 1, 1))).unwrap_err();
-    let text = "the flaky back end carries no multicast; udp, raw, packet and loopback do";
+    let text = "the flaky back end carries no multicast; udp, raw, packet, xdp and loopback do";
     assert_eq!((refused.to_string().as_str(), refused.errno()), (text, 95));
     gone.store(true, Ordering::Relaxed);
     assert_eq!(device.wait_async_event(LIMIT), Some(AsyncEvent::DeviceFatal));
