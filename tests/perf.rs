@@ -133,6 +133,8 @@ fn options_of_perftest_do_what_they_do_there() {
         ("read-bw", &["-b", "-q", "2", "-o", "1", "--verify"], (65_536.0, 40.0)),
         ("atomic-bw", &["-b", "-q", "2", "-A", "CMP_AND_SWAP"], (8.0, 40.0)),
         ("write-bw", &["-t", "4", "-Q", "2", "-l", "2", "-m", "256", "-s", "3000"], (3000.0, 20.0)),
+        ("write-bw", &["-t", "8", "-Q", "7", "-l", "4", "-s", "64"], (64.0, 20.0)),
+        ("write-bw", &["-t", "4", "-l", "16", "-s", "64"], (64.0, 20.0)),
         ("write-bw", &["-I", "64", "-s", "64", "--verify"], (64.0, 20.0)),
         ("send-bw", &["-e", "-r", "4", "--verify"], (65_536.0, 20.0)),
         ("send-bw", &["-c", "UC", "-s", "4096"], (4096.0, 20.0)),
@@ -310,6 +312,42 @@ fn what_is_no_perftest_ends_it_with_one_line() {
     }
 }
 
+/// A client that names a cache line longer than the page, in which messages then have one place.
+#[test]
+fn an_odd_cache_line_of_the_other_end_is_borne() {
+    let folder = TempDir::new().unwrap();
+    let port = free_port();
+    let mut server = end("send-bw", folder.path(), "127.89.7.1", &port, &["-s", "64"]).spawn().unwrap();
+    let mut out = BufReader::new(server.stdout.take().unwrap());
+    let address = SocketAddr::from(([127, 0, 0, 1], port.parse().unwrap()));
+    let mut stream = loop {
+        match TcpStream::connect(address) {
+            Ok(stream) => break stream,
+            Err(_) => std::thread::yield_now(),
+        }
+    };
+    let mut swap = |mine: &[u8]| {
+        stream.write_all(mine).unwrap();
+        stream.read_exact(&mut vec![0; mine.len()]).unwrap();
+    };
+    let key =
+        b"0000:0001:000025:dcab79:000013d7:00007f22d735e000:00:00:00:00:00:00:00:00:00:00:ff:ff:7f:00:00:01:\
+        00000000:\0";
+    for message in
+        [&b"6.06\0\0\0\0\0\0\0\0\0\0\0\0"[..], &4096_u32.to_be_bytes(), &(1_u32 << 22).to_be_bytes(), b"5\0"]
+    {
+        swap(message);
+    }
+    // That of the queue pair, two of the beginning, and the one that says that receives are posted.
+    for _ in 0..4 {
+        swap(key);
+    }
+    drop(stream);
+    let (code, _, err) = last_words(server, &mut out);
+    assert_eq!((code, err.lines().count()), (Some(1), 1), "{err}");
+    assert!(err.contains("gone"), "{err}");
+}
+
 #[test]
 fn wrong_command_lines_get_one_line_and_exit_code_2() {
     let folder = TempDir::new().unwrap();
@@ -321,6 +359,7 @@ fn wrong_command_lines_get_one_line_and_exit_code_2() {
         (&["write-bw", "-c", "DC"], &["'DC'", "RC, UC, UD"]),
         (&["write-bw", "-D", "0"], &["'0'"]),
         (&["write-bw", "-D", "4", "-f", "2"], &["-f"]),
+        (&["write-bw", "-D", "4", "-f", "2147483648"], &["'2147483648'"]),
         (&["write-bw", "-D", "1", "-n", "10"], &["--iters"]),
         (&["write-bw", "-c", "UD"], &["write-bw", "-c RC"]),
         (&["read-bw", "-c", "UC"], &["read-bw", "-c RC"]),

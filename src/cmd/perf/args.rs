@@ -100,7 +100,7 @@ pub(in crate::cmd) struct Args {
     #[arg(short = 'D', long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=86_400), conflicts_with_all = ["iters", "all"])]
     pub(super) duration: Option<u32>,
     /// Seconds at the beginning and at the end of -D that do not count [default: a quarter of it each]
-    #[arg(short = 'f', long, value_name = "SECONDS", requires = "duration")]
+    #[arg(short = 'f', long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(..=43_200), requires = "duration")]
     margin: Option<u32>,
     /// Sends posted at a time on each queue pair [default: 128; 1 for latency]
     #[arg(short, long, value_parser = clap::value_parser!(u32).range(1..=16_384))]
@@ -120,7 +120,7 @@ pub(in crate::cmd) struct Args {
     /// Work requests of a list that is posted at once
     #[arg(short = 'l', long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16_384))]
     pub(super) post_list: u32,
-    /// One completion for so many messages [default: 100; 1 above 8 KiB]
+    /// One completion for so many messages [default: 100; 1 above 8 KiB]; with -l each list has one
     #[arg(short = 'Q', long, value_parser = clap::value_parser!(u32).range(1..=16_384))]
     cq_mod: Option<u32>,
     /// Do not look for the peak bandwidth

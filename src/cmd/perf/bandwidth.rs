@@ -193,12 +193,14 @@ impl<'a, 'b> Run<'a, 'b> {
 
     fn post_list(&mut self, index: usize, count: u64) -> Result<(), Failure> {
         let qp = &self.session.pairs[index].qp;
-        for _ in 0..count {
+        for place in 1..=count {
             let number = self.pairs[index].posted;
             let after = number + 1;
             let wr = self.session.message(index, number, self.size, (index as u64) << COUNT_BITS | after)?;
-            // The last of a queue's worth completes too, or nobody would know that there is room again.
-            let signals = after.is_multiple_of(self.cq_mod) || after == self.iters;
+            // The last of a list completes too, or there might never be room for another whole list.
+            let signals = after.is_multiple_of(self.cq_mod)
+                || after == self.iters
+                || place == count && self.session.args.post_list > 1;
             let wr = if signals { wr.signaled() } else { wr };
             if self.start.is_none() || self.keeps_times {
                 let at = now();

@@ -188,7 +188,8 @@ impl<'a> Session<'a> {
             return (0, 1);
         }
         let step = size.next_multiple_of(line);
-        (step, self.agreed.cycle / step)
+        // The other end may have named a line that is longer than the cycle.
+        (step, (self.agreed.cycle / step).max(1))
     }
 
     /// Where in the memory the messages of queue pair `index` come from; READs and atomics bring theirs there.
