@@ -24,7 +24,7 @@ pub(crate) struct Sent {
 pub(crate) fn stream(path: &mut Path, span: Duration, window: u32) -> Result<Sent> {
     let window = u64::from(window.min(path.caps.credit));
     let payload = path.payload;
-    let (mut sent, mut arrived, mut lost) = (0, 0, 0);
+    let (mut sent, mut arrived, mut lost) = (0_u64, 0, 0);
     let start = Instant::now();
     let mut progress = start;
     loop {
@@ -33,7 +33,8 @@ pub(crate) fn stream(path: &mut Path, span: Duration, window: u32) -> Result<Sen
             progress = Instant::now();
         }
         arrived = newest;
-        let room = window.saturating_sub(sent - lost - arrived);
+        // What was taken for lost may have been late.
+        let room = window.saturating_sub(sent.saturating_sub(lost + arrived));
         if room > 0 {
             let mut room = usize::try_from(room)?;
             while room > 0 {
