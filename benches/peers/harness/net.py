@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 
 
@@ -14,16 +15,20 @@ class Failed(Exception):
 class Place:
     """A network namespace (or this process's own, where it has no name) and the addresses in it."""
 
+    realtime = False
+
     def __init__(self, namespace, address, dev, cpu):
         self.namespace, self.address, self.dev, self.cpu = namespace, address, dev, cpu
 
     def command(self, argv):
+        argv = ["chrt", "-f", "10", *argv] if self.realtime else argv
         pin = ["taskset", "-c", str(self.cpu)] if (os.cpu_count() or 1) > 1 and shutil.which("taskset") else []
         return (["ip", "netns", "exec", self.namespace] if self.namespace else []) + pin + argv
 
-    def start(self, argv, env=None):
-        return subprocess.Popen(self.command(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})})
+    def start(self, argv, env=None, out=subprocess.PIPE):
+        return subprocess.Popen(self.command(argv), stdin=subprocess.DEVNULL, stdout=out,
+                                stderr=out if out is not subprocess.PIPE else subprocess.PIPE, text=True,
+                                env={**os.environ, **(env or {})})
 
 
 def listens(process, port):
@@ -56,15 +61,17 @@ def last_line(text):
 def run_pair(server, client, server_argv, client_argv, port=None, env=None, patience=60):
     """Starts a server, waits till it listens on the TCP port (or prints a line), runs the client and returns what that
     printed."""
-    first = server.start(server_argv, env)
+    # A file, which takes any amount without somebody reading it meanwhile.
+    said = tempfile.TemporaryFile("w+")
+    first = server.start(server_argv, env, said)
     try:
         until = time.monotonic() + 15
-        if port is None:
-            first.stdout.readline()
-        while port and first.poll() is None and not listens(first, port) and time.monotonic() < until:
+        ready = (lambda: listens(first, port)) if port else (lambda: os.fstat(said.fileno()).st_size > 0)
+        while first.poll() is None and not ready() and time.monotonic() < until:
             time.sleep(0.005)
         if first.poll() is not None:
-            raise Failed(f"{server_argv[0]}: {last_line(end(first)[1])}")
+            said.seek(0)
+            raise Failed(f"{server_argv[0]}: {last_line(said.read())}")
         second = client.start(client_argv, env)
         try:
             out, err = second.communicate(timeout=patience)
@@ -76,13 +83,15 @@ def run_pair(server, client, server_argv, client_argv, port=None, env=None, pati
         return out
     finally:
         end(first)
+        said.close()
 
 
 class Links:
     """One namespace with a loopback interface of its own, and two with a veth between them."""
     MTU = 4200
 
-    def __init__(self):
+    def __init__(self, realtime):
+        Place.realtime = realtime
         self.names = [f"ferroce-{os.getpid()}-{which}" for which in ("lo", "a", "b")]
         self.allowed = os.geteuid() == 0 and shutil.which("ip") is not None
         if not self.allowed:
