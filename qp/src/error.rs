@@ -56,8 +56,8 @@ pub enum CreateError {
     /// No shared receive queue number is left.
     #[error("the device has no shared receive queue number left")]
     SrqTableFull,
-    /// There is one general services queue pair.
-    #[error("queue pair 1 is in use: there is one GSI queue pair")]
+    /// There is one general services queue pair; of several lanes, the first one has it.
+    #[error("queue pair 1 is in use, or of another lane: there is one GSI queue pair, in lane 0")]
     GsiTaken,
     /// No queue pair number is left.
     #[error("the device has no queue pair number left")]

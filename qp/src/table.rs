@@ -84,9 +84,9 @@ impl QpTable {
         Some(qpn)
     }
 
-    /// Stores what `make` builds as queue pair 1; `None` where there is one.
+    /// Stores what `make` builds as queue pair 1; `None` where there is one, or its packets go to another lane.
     pub(crate) fn insert_gsi(&mut self, make: impl FnOnce(Qpn) -> QueuePair) -> Option<Qpn> {
-        if self.gsi.is_some() {
+        if self.gsi.is_some() || self.lane.place_of(Qpn::GSI) != self.lane.index() {
             return None;
         }
         self.gsi = Some(Box::new(make(Qpn::GSI)));
@@ -189,6 +189,8 @@ mod tests {
                 assert_eq!(table.get(qpn).map(|pair| pair.qpn), is_ours.then_some(qpn));
             }
             assert_eq!(lane.place_of(Qpn::GSI), 0);
+            let gsi = (lane.index() == 0).then_some(Qpn::GSI);
+            assert_eq!((table.insert_gsi(make), table.insert_gsi(make)), (gsi, None));
         }
     }
 }
