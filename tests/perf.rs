@@ -279,6 +279,33 @@ fn ends_that_do_not_go_together_say_what_to_look_at() {
     assert_eq!(server.status.code(), Some(1), "{}", text(&server.stderr));
 }
 
+/// Of two ends with different numbers of messages one is done first, and neither waits for the other for ever.
+#[test]
+fn ends_that_do_not_count_the_same_both_end() {
+    let (few, many) = (["-n", "10"], ["-n", "2000"]);
+    let ends = [
+        ("send-bw", "127.89.21", &many, &few, "has had no receives"),
+        ("send-lat", "127.89.23", &many, &few, "has had no receives"),
+    ];
+    let (one, two) = (["-n10", "-N"], ["-n10", "-b"]);
+    let ends = ends.into_iter().chain([
+        ("send-bw", "127.89.25", &two, &one, "is -b given there"),
+        ("send-bw", "127.89.22", &few, &many, "waits for more"),
+        ("send-lat", "127.89.24", &few, &many, "waits for more"),
+    ]);
+    std::thread::scope(|scope| {
+        for (tool, net, client, server, named) in ends {
+            scope.spawn(move || {
+                let (client, server) = both(tool, net, client, server);
+                let err = text(&client.stderr) + &text(&server.stderr);
+                assert_eq!((client.status.code(), server.status.code()), (Some(1), Some(1)), "{tool}: {err}");
+                assert_eq!(err.lines().count(), 2, "{err}");
+                assert!(err.contains(named), "{tool}: {err}");
+            });
+        }
+    });
+}
+
 /// Whoever else comes to the port is told apart, and nobody waits for ever.
 #[test]
 fn what_is_no_perftest_ends_it_with_one_line() {
@@ -367,6 +394,7 @@ fn wrong_command_lines_get_one_line_and_exit_code_2() {
         (&["atomic-bw", "-s", "16"], &["8 bytes", "-s"]),
         (&["send-lat", "-q", "2"], &["send-lat", "-q"]),
         (&["write-lat", "-b"], &["write-lat", "-b"]),
+        (&["write-lat", "-e"], &["write-lat", "-e"]),
         (&["read-bw", "-o", "129"], &["129"]),
         (&["send-bw", "--bind", "127.89.6.1", "-x", "9"], &["GID index 9", "0 to 1"]),
         (&["send-bw", "--backend", "loopback"], &["same process"]),

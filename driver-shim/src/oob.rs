@@ -8,6 +8,7 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
+use socket2::{SockRef, TcpKeepalive};
 use wire::{Gid, Psn, Qpn};
 
 use crate::queue_pair::Endpoint;
@@ -24,6 +25,12 @@ pub const MANY: usize = 256;
 /// The peer may be a person typing the other command.
 const CONNECT_TRIES: u32 = 50;
 const CONNECT_PAUSE: Duration = Duration::from_millis(100);
+/// How long a host may take to answer that it is there at all.
+const CONNECT_TIME: Duration = Duration::from_secs(5);
+/// How long the other end's host may be silent before the connection counts as broken.
+const VANISHED: Duration = Duration::from_secs(10);
+const PROBE_AFTER: Duration = Duration::from_secs(5);
+const PROBE_EVERY: Duration = Duration::from_secs(1);
 
 /// Why the exchange failed.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +66,9 @@ pub enum OobError {
     /// What came is not the exchange.
     #[error("the other end does not speak this exchange: it said {0:?}")]
     Garbled(String),
+    /// The connection is there, and nothing comes.
+    #[error("the other end has connected, but says nothing: does it run the same command?")]
+    Silent,
     /// Whoever waited for the other end has stopped waiting.
     #[error("interrupted while waiting for the other end")]
     Interrupted,
@@ -75,6 +85,7 @@ impl OobError {
             Self::Listen { source, .. } => of(source, libc::EADDRINUSE),
             Self::Closed(source) => of(source, libc::ECONNRESET),
             Self::Garbled(_) => libc::EPROTO,
+            Self::Silent => libc::ETIMEDOUT,
             Self::Interrupted => libc::EINTR,
         }
     }
@@ -194,8 +205,19 @@ fn accept_one(port: u16) -> Result<TcpStream, OobError> {
     let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
     let failed = |source| OobError::Listen { port, source };
     let (stream, _) = TcpListener::bind(any).map_err(failed)?.accept().map_err(failed)?;
-    stream.set_nodelay(true).map_err(OobError::Closed)?;
+    prepare(&stream)?;
     Ok(stream)
+}
+
+/// Messages leave at once, and a host that vanishes is noticed.
+fn prepare(stream: &TcpStream) -> Result<(), OobError> {
+    let probes = TcpKeepalive::new().with_time(PROBE_AFTER).with_interval(PROBE_EVERY);
+    let socket = SockRef::from(stream);
+    stream
+        .set_nodelay(true)
+        .and_then(|()| socket.set_tcp_keepalive(&probes))
+        .and_then(|()| socket.set_tcp_user_timeout(Some(VANISHED)))
+        .map_err(OobError::Closed)
 }
 
 /// Connects to a server, which may still be starting.
@@ -209,9 +231,9 @@ fn connect_to(host: &str, port: u16) -> Result<TcpStream, OobError> {
     };
     let mut tries = 0;
     loop {
-        match TcpStream::connect(address) {
+        match TcpStream::connect_timeout(&address, CONNECT_TIME) {
             Ok(stream) => {
-                stream.set_nodelay(true).map_err(OobError::Closed)?;
+                prepare(&stream)?;
                 return Ok(stream);
             }
             Err(source) if tries >= CONNECT_TRIES || source.kind() != io::ErrorKind::ConnectionRefused => {

@@ -21,6 +21,8 @@ const KEY_LEN: usize = 108;
 const DONE: &[u8; 5] = b"done\0";
 /// How often whoever waits for the other end is asked whether to go on.
 const LOOK: Duration = Duration::from_millis(50);
+/// Looks in vain after which an end that never said anything has nothing to say.
+const SILENCE: u32 = 400;
 /// How long the other end may take to close the connection.
 const CLOSING: Duration = Duration::from_millis(500);
 
@@ -99,11 +101,20 @@ impl Exchange {
     /// Versions, page size, cache line and path MTU. `waiting` is asked now and then whether to go on waiting.
     ///
     /// # Errors
-    /// Where the connection breaks, or the other end is something else or too old.
+    /// Where the connection breaks, or the other end is something else or too old, or says nothing for 20 seconds.
     pub fn agree(&mut self, mine: &Agreed, waiting: &mut dyn FnMut() -> bool) -> Result<Agreed, OobError> {
         let mut version = [0; VERSION_LEN];
         version[..VERSION.len()].copy_from_slice(VERSION.as_bytes());
-        check_version(&self.swap(&version, waiting)?)?;
+        let mut looks = 0;
+        let patient = &mut || {
+            looks += 1;
+            looks < SILENCE && waiting()
+        };
+        let theirs = self.swap(&version, patient);
+        if looks >= SILENCE {
+            return Err(OobError::Silent);
+        }
+        check_version(&theirs?)?;
         let cycle = u32::from_be_bytes(self.swap(&mine.cycle.to_be_bytes(), waiting)?);
         let cache_line = u32::from_be_bytes(self.swap(&mine.cache_line.to_be_bytes(), waiting)?);
         let theirs = self.swap(&[b'0' + mine.mtu.code(), 0], waiting)?;

@@ -191,6 +191,9 @@ impl Args {
         if verb == Verb::Atomic && (self.all || self.size.is_some_and(|size| size != 8)) {
             return Some(format!("{name} moves 8 bytes: drop -s and -a"));
         }
+        if self.events && tool == (Tool { verb: Verb::Write, kind: Kind::Latency }) {
+            return Some(format!("{name} waits for bytes in memory, of which there are no events: drop -e"));
+        }
         let carries = match self.connection {
             Connection::Rc => true,
             Connection::Uc => matches!(verb, Verb::Send | Verb::Write),

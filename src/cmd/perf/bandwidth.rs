@@ -8,6 +8,7 @@ use super::args::{Connection, Verb};
 use super::progress::Progress;
 use super::report::Measured;
 use super::session::{RECEIVE, Session};
+use super::stall::Stall;
 use super::trouble;
 use crate::cmd::Failure;
 
@@ -45,6 +46,7 @@ pub(super) struct Run<'a, 'b> {
     start: Option<Instant>,
     end: Option<Instant>,
     completions: Vec<Completion>,
+    stall: Stall,
     progress: Progress,
 }
 
@@ -97,6 +99,7 @@ impl<'a, 'b> Run<'a, 'b> {
             start: None,
             end: None,
             completions: Vec::with_capacity(POLL),
+            stall: Stall::default(),
         }
     }
 
@@ -136,16 +139,38 @@ impl<'a, 'b> Run<'a, 'b> {
     }
 
     /// Nothing has happened for a while: true where nothing more will.
-    fn look(&self, at: Instant) -> Result<bool, Failure> {
+    fn look(&mut self, at: Instant) -> Result<bool, Failure> {
         let session = self.session;
+        let messages = self.sent.max(self.received);
         if session.exchange.is_closed() {
-            return Err(trouble::gone(&session.device, self.sent.max(self.received)));
+            return Err(trouble::gone(&session.device, messages));
         }
+        self.stall.look(&session.device, self.sent + self.received);
         // What an unreliable sender has sent and has not come will not come; nor will what a duration cut off.
         let unreliable = session.args.connection != Connection::Rc || self.span.is_some();
         let late = self.end.or(self.start).is_none_or(|last| at - last > LATE);
         let sends_done = !self.sends || self.pairs.iter().all(|pair| pair.completed >= self.iters);
-        Ok(unreliable && self.receives && sends_done && late && session.exchange.is_waited_for())
+        // Where both ends have lost something, each waits for the other.
+        let both_wait = || self.sends && self.received > 0 && self.stall.is_lost();
+        if unreliable
+            && self.receives
+            && sends_done
+            && late
+            && (session.exchange.is_waited_for() || both_wait())
+        {
+            return Ok(true);
+        }
+        let incoming = self.receives && self.received < self.all();
+        if incoming && self.received == 0 && self.sent >= self.all() && self.stall.is_stuck() {
+            return Err(trouble::silent(&session.device, messages));
+        }
+        self.stall.check(session, messages, incoming)?;
+        Ok(false)
+    }
+
+    /// Messages of all queue pairs in one direction.
+    fn all(&self) -> u64 {
+        self.iters.saturating_mul(self.pairs.len() as u64)
     }
 
     fn is_done(&mut self, at: Instant) -> bool {
@@ -165,7 +190,7 @@ impl<'a, 'b> Run<'a, 'b> {
             }
             return past >= 2 * span.margin + span.sample;
         }
-        let all = self.iters * self.pairs.len() as u64;
+        let all = self.all();
         (!self.sends || self.sent >= all) && (!self.receives || self.received >= all)
     }
 

@@ -4,11 +4,12 @@ use std::time::{Duration, Instant};
 
 use qp::{Completion, WcStatus};
 
-use super::args::{Tool, Verb};
+use super::args::{Connection, Tool, Verb};
 use super::bandwidth::now;
 use super::progress::Progress;
 use super::report::Delays;
 use super::session::{RECEIVE, Session};
+use super::stall::Stall;
 use super::trouble;
 use crate::cmd::Failure;
 
@@ -30,7 +31,9 @@ pub(super) struct Run<'a, 'b> {
     completed: u64,
     received: u64,
     completions: Vec<Completion>,
-    start: Instant,
+    /// When it was last looked.
+    looked: Instant,
+    stall: Stall,
     /// Polls in vain since it was last looked.
     idle: u32,
     progress: Progress,
@@ -49,7 +52,8 @@ impl<'a, 'b> Run<'a, 'b> {
             completed: 0,
             received: 0,
             completions: Vec::with_capacity(POLL),
-            start: now(),
+            looked: now(),
+            stall: Stall::default(),
             idle: 0,
             progress: Progress::begin(if args.duration.is_some() { 0 } else { iters }),
         }
@@ -204,14 +208,23 @@ impl<'a, 'b> Run<'a, 'b> {
         }
         // The clock is read only now and then: this is where one spins.
         self.idle += 1;
-        if self.idle < IDLE {
+        if self.idle < IDLE && !session.args.events {
             return Ok(());
         }
         self.idle = 0;
-        let last = self.times.last().copied().unwrap_or(self.start);
-        if now() - last > LOOK && session.exchange.is_closed() {
-            return Err(trouble::gone(&session.device, self.times.len() as u64));
+        let at = now();
+        if at - self.looked < LOOK {
+            return Ok(());
         }
-        Ok(())
+        self.looked = at;
+        let messages = self.times.len() as u64;
+        self.stall.look(&session.device, messages + self.completed + self.received);
+        if self.stall.is_still() && session.exchange.is_closed() {
+            return Err(trouble::gone(&session.device, messages));
+        }
+        if session.args.connection != Connection::Rc && self.until.is_none() && self.stall.is_stuck() {
+            return Err(trouble::lost(&session.device, messages));
+        }
+        self.stall.check(session, messages, self.completed == messages)
     }
 }

@@ -7,6 +7,7 @@ mod latency;
 mod progress;
 mod report;
 mod session;
+mod stall;
 mod trouble;
 
 use std::io::Write;

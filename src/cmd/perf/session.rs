@@ -282,12 +282,11 @@ impl<'a> Session<'a> {
 pub(super) const RECEIVE: u64 = 1 << 63;
 
 fn memory(bytes: usize) -> Result<Vec<u8>, Failure> {
-    let mut memory = Vec::new();
-    memory.try_reserve_exact(bytes).map_err(|_| {
-        Failure::Failed(format!("{bytes} bytes of memory cannot be had: choose a smaller -s or -q"))
-    })?;
-    memory.resize(bytes, 0);
-    Ok(memory)
+    let failed =
+        |_| Failure::Failed(format!("{bytes} bytes of memory cannot be had: choose a smaller -s or -q"));
+    Vec::<u8>::new().try_reserve_exact(bytes).map_err(failed)?;
+    // Zeroed by the system, page by page as they are used.
+    Ok(vec![0; bytes])
 }
 
 fn sizes(args: &Args, tool: Tool, mtu: Mtu) -> Result<Vec<u32>, Failure> {

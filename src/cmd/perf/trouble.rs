@@ -30,6 +30,41 @@ pub(super) fn gone(device: &Device, messages: u64) -> Failure {
     Failure::Failed(format!("the other end has gone after {messages} messages{}", dropped(device)))
 }
 
+/// The other end has done its part, and this end waits for more of it.
+pub(super) fn fewer(device: &Device, messages: u64) -> Failure {
+    Failure::Failed(format!(
+        "the other end is done, but this end waits for more after {messages} messages: are -n, -q and -b the same \
+         there?{}",
+        dropped(device)
+    ))
+}
+
+/// The other end answers, but takes nothing any more.
+pub(super) fn refused(device: &Device, messages: u64) -> Failure {
+    Failure::Failed(format!(
+        "the other end has had no receives for five seconds after {messages} messages: are -n, -q and -b the same \
+         there?{}",
+        dropped(device)
+    ))
+}
+
+/// The other end takes everything and sends nothing, in a test both ways.
+pub(super) fn silent(device: &Device, messages: u64) -> Failure {
+    Failure::Failed(format!(
+        "the other end has taken {messages} messages and sends none: is -b given there too?{}",
+        dropped(device)
+    ))
+}
+
+/// A message that is waited for has got lost.
+pub(super) fn lost(device: &Device, messages: u64) -> Failure {
+    Failure::Failed(format!(
+        "nothing has come after {messages} messages: one was lost, and an unreliable connection repeats none; use \
+         -c RC{}",
+        dropped(device)
+    ))
+}
+
 /// What this end has dropped, for whoever wonders why.
 fn dropped(device: &Device) -> String {
     let drops = device.drops();
