@@ -38,9 +38,11 @@ impl Sending<'_> {
     /// Fills `batch`, which goes the way `net` to queue pairs of `lane`, with answers and requests for as long as they
     /// fit.
     ///
-    /// Answers go first, unless one is to share the batch of a longer request, which it can only behind it: what the
-    /// program just posted leaves with the acknowledgement that was due, in one batch instead of two. Neither keeps
-    /// the other for longer than a batch: who was kept waiting by a full one goes first in the next.
+    /// Answers go first, unless one is to share the batch of longer requests, which it can only behind them: what the
+    /// program just posted leaves with the acknowledgement that was due, in one batch instead of two. A lone request
+    /// leaves at once, and the answer right behind it: it is the message that somebody waits for, and a run of two
+    /// takes longer to get through than one packet. Neither keeps the other for longer than a batch: who was kept
+    /// waiting goes first in the next.
     pub(super) fn fill(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -56,6 +58,11 @@ impl Sending<'_> {
             First::Longer => !self.answer_fits_behind_request(ctx, way),
         };
         for answers in [answers_first, !answers_first] {
+            let is_lone = !answers_first && batch.len() == before + 1;
+            if answers && is_lone && self.engines.prepare_reply(ctx).is_some() {
+                *self.first = First::Answers;
+                return Filled::Full;
+            }
             let ended = if answers {
                 self.add_answers(ctx, caps, batch)
             } else if self.state.continues_requests() {

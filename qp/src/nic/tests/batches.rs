@@ -120,7 +120,9 @@ fn a_turn_ends_though_others_share_its_batch() {
 
 #[test]
 fn an_acknowledgement_shares_the_batch_of_what_was_just_posted_or_waits_for_that_one_only() {
-    for (posted, expected) in [(0, vec![1]), (1, vec![2]), (7, vec![8]), (10, vec![8, 1, 2])] {
+    // A lone request does not wait to be made a run of two.
+    for (posted, expected) in [(0, vec![1]), (1, vec![1, 1]), (2, vec![3]), (7, vec![8]), (10, vec![8, 1, 2])]
+    {
         let (mut a, mut b) = connected();
         b.recv(RecvWr::new(1, &[]));
         a.send(SendWr::send(1, &[]));
