@@ -51,7 +51,7 @@ const ROWS: usize = 144;
 
 #[test]
 fn the_demo_verifies_every_row_and_leaves_a_clean_capture() {
-    for backend in ["udp", "loopback"] {
+    for backend in ["udp", "loopback", "shm"] {
         let folder = TempDir::new().unwrap();
         let output = run(folder.path(), &["demo", "--json", "--backend", backend]);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
@@ -142,6 +142,8 @@ fn f39_devinfo_shows_the_gids_of_loopback_twice_and_their_type() {
         let line = format!("GID[{index:3}]:   {gid}, RoCE v2\n");
         assert!(text(&output.stdout).contains(&line), "{}", text(&output.stdout));
     }
+    let output = run(folder.path(), &["devinfo", "--backend", "shm", "--bind", "127.81.0.1"]);
+    assert!(text(&output.stdout).contains("not RoCE on the wire"), "{}", text(&output.stdout));
 }
 
 #[test]
@@ -254,6 +256,8 @@ fn two_processes_play_pingpong_and_print_what_the_stock_tool_prints() {
         ("127.81.5", &["-c", "-e", "-t", "ud", "-s", "4096"]),
         ("127.81.6", &["-c", "-t", "srq", "-q", "5", "-s", "3000"]),
         ("127.81.7", &["-e", "-t", "srq", "-q", "1"]),
+        ("127.81.8", &["-c", "--backend", "shm", "-s", "100000"]),
+        ("127.81.9", &["-c", "-e", "--backend", "shm", "-s", "1"]),
     ] {
         let (port, [a, b]) = (free_port(), [".1", ".2"].map(|host| format!("{address}{host}")));
         let args = |address: &str| {

@@ -237,6 +237,10 @@ impl Backend for Capture {
         self.backend.lane()
     }
 
+    fn before_wait(&mut self) -> bool {
+        self.backend.before_wait()
+    }
+
     fn set_waker(&mut self, waker: Arc<Waker>) {
         self.backend.set_waker(waker);
     }

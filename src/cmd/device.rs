@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use driver_shim::backend::{
-    Backend, Faulty, Hub, Local, OpenError, Packet, PacketConfig, Raw, Udp, UdpConfig, Xdp, XdpConfig,
+    Backend, Faulty, Hub, Local, OpenError, Packet, PacketConfig, Raw, Shm, Udp, UdpConfig, Xdp, XdpConfig,
 };
 use driver_shim::capture::{Capture, CaptureFile};
 use driver_shim::{Device, DeviceBuilder, Driver};
@@ -27,6 +27,8 @@ pub(crate) enum BackendKind {
     Packet,
     /// AF_XDP on a receive queue of an interface; needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF
     Xdp,
+    /// Memory shared by processes of one user on this host; not RoCE on the wire
+    Shm,
 }
 
 /// Options for the device.
@@ -36,7 +38,7 @@ pub struct DeviceArgs {
     /// Packet I/O [default: udp; packet where --ip is given]
     #[arg(long, value_enum)]
     backend: Option<BackendKind>,
-    /// Own address; without it and --dev, udp takes the first free of 127.0.0.2, 127.0.0.3, …
+    /// Own address; without it and --dev, udp and shm take the first free of 127.0.0.2, 127.0.0.3, …
     #[arg(long, value_name = "ADDR")]
     bind: Option<IpAddr>,
     /// Network interface, with all its addresses
@@ -126,7 +128,7 @@ impl DeviceArgs {
             BackendKind::Loopback => {
                 return Err(Failure::Usage(
                     "the loopback back end reaches only devices of the same process; use udp (no privilege), \
-                     raw, packet or xdp"
+                     raw, packet or xdp, or shm between processes of this host"
                         .into(),
                 ));
             }
@@ -134,6 +136,7 @@ impl DeviceArgs {
             BackendKind::Raw => Box::new(Raw::open(&self.local()?)?),
             BackendKind::Packet => Box::new(Packet::open(&self.packet_config()?)?),
             BackendKind::Xdp => Box::new(Xdp::open(&self.xdp_config()?)?),
+            BackendKind::Shm => Box::new(Shm::open(&self.shm_local()?)?),
         };
         self.finish(backend, 0)
     }
@@ -144,13 +147,13 @@ impl DeviceArgs {
         if self.dev.is_some() || own_host || matches!(self.backend(), BackendKind::Packet | BackendKind::Xdp)
         {
             return Err(Failure::Usage(
-                "this command makes both ends on the loopback interface: choose the back end udp, loopback or raw, \
-                 without --dev, --ip and --mac"
+                "this command makes both ends on the loopback interface: choose the back end udp, loopback, raw \
+                 or shm, without --dev, --ip and --mac"
                     .into(),
             ));
         }
         if let Some(IpAddr::V6(first)) = self.bind
-            && self.backend() != BackendKind::Loopback
+            && !matches!(self.backend(), BackendKind::Loopback | BackendKind::Shm)
         {
             return Err(Failure::Usage(format!(
                 "the loopback interface has one IPv6 address only, and this command needs {first} and the one after \
@@ -169,6 +172,7 @@ impl DeviceArgs {
                     Box::new(hub.attach(nth_after(first, which))?)
                 }
                 BackendKind::Raw => Box::new(Raw::open(&local)?),
+                BackendKind::Shm => Box::new(Shm::open(&local)?),
                 _ => Box::new(Udp::open(&self.udp_config(local))?),
             };
             self.finish(backend, u64::from(which))
@@ -190,6 +194,15 @@ impl DeviceArgs {
             (None, Some(name)) => Ok(Local::Interface(name.clone())),
             (None, None) => Ok(Local::FreeLoopback),
         }
+    }
+
+    fn shm_local(&self) -> Result<Local, Failure> {
+        if self.dev.is_some() {
+            return Err(Failure::Usage(
+                "the shm back end uses no interface: give an address with --bind instead of --dev".into(),
+            ));
+        }
+        self.local()
     }
 
     fn udp_config(&self, local: Local) -> UdpConfig {

@@ -52,6 +52,9 @@ fn print_device(out: &mut dyn Write, device: &Device) -> io::Result<()> {
     let table = device.addresses();
     let mtu = device.active_mtu();
     writeln!(out, "hca_id: ferroce ({})", device.backend_name())?;
+    if device.backend_name() == "shm" {
+        writeln!(out, "        path:               shared memory of this host, not RoCE on the wire")?;
+    }
     writeln!(out, "        transport:          InfiniBand (RC, UC, UD, XRC)")?;
     writeln!(out, "        node_guid:          {}", guid(table.mac()))?;
     for (name, limit) in device.limits().iter() {

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use driver_shim::backend::{Backend, Local, Packet, PacketConfig, Udp, UdpConfig, Xdp, XdpConfig};
+use driver_shim::backend::{Backend, Local, Packet, PacketConfig, Shm, Udp, UdpConfig, Xdp, XdpConfig};
 
 use crate::Result;
 
@@ -15,6 +15,8 @@ pub(crate) enum BackendKind {
     Packet,
     /// AF_XDP
     Xdp,
+    /// Shared memory; not RoCE on the wire
+    Shm,
 }
 
 /// Opens the path at `address`, which is that of the interface `dev` where the path needs one.
@@ -28,5 +30,6 @@ pub(crate) fn open(kind: BackendKind, address: IpAddr, dev: Option<&str>) -> Res
             Box::new(Packet::open(&PacketConfig { interface: dev()?, ..PacketConfig::default() })?)
         }
         BackendKind::Xdp => Box::new(Xdp::open(&XdpConfig { interface: dev()?, ..XdpConfig::default() })?),
+        BackendKind::Shm => Box::new(Shm::open(&Local::Address(address))?),
     })
 }

@@ -92,7 +92,10 @@ impl Path {
     /// there were.
     pub(crate) fn receive(&mut self, mut take: impl FnMut(u64)) -> Result<u64> {
         self.rx.clear();
-        self.backend.recv_burst(&mut self.rx)?;
+        if self.backend.recv_burst(&mut self.rx)? == 0 {
+            let now = self.now();
+            self.backend.poll(now);
+        }
         let mut count = 0;
         for (packet, body) in self.rx.iter() {
             let known = packet.knowledge != HeaderKnowledge::Unknown;

@@ -91,6 +91,14 @@ pub enum OpenError {
         /// Address that was asked for.
         address: IpAddr,
     },
+    /// Another device of this user has the address, in shared memory.
+    #[error(
+        "{address} is in use by another shm device of this user; bind another address, or end that program"
+    )]
+    AddressInMemory {
+        /// Address that was asked for.
+        address: IpAddr,
+    },
     /// The kernel does not send what the ICRC needs.
     #[error("the udp back end's self-test on {address} failed: {reason}")]
     SelfTest {
@@ -114,7 +122,10 @@ impl OpenError {
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
-            Self::PortInUse { .. } | Self::AddressTaken { .. } | Self::NoFreeAddress => libc::EADDRINUSE,
+            Self::PortInUse { .. }
+            | Self::AddressTaken { .. }
+            | Self::AddressInMemory { .. }
+            | Self::NoFreeAddress => libc::EADDRINUSE,
             Self::NoPermission { .. } => libc::EPERM,
             Self::NoSuchAddress { .. } => libc::EADDRNOTAVAIL,
             Self::NoSuchInterface { .. } => libc::ENODEV,

@@ -219,6 +219,10 @@ impl Backend for Faulty {
         self.backend.lane()
     }
 
+    fn before_wait(&mut self) -> bool {
+        self.backend.before_wait()
+    }
+
     fn set_waker(&mut self, waker: Arc<Waker>) {
         self.backend.set_waker(waker);
     }

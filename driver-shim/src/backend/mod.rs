@@ -23,6 +23,7 @@ mod loopback;
 mod owner;
 mod packet;
 mod raw;
+mod shm;
 mod sockets;
 mod udp;
 mod xdp;
@@ -38,6 +39,7 @@ pub use loopback::{Hub, Loopback};
 pub use owner::PortOwner;
 pub use packet::{Packet, PacketConfig};
 pub use raw::Raw;
+pub use shm::Shm;
 pub use udp::{Udp, UdpConfig};
 pub use xdp::{Xdp, XdpConfig, XdpMode};
 
@@ -84,11 +86,17 @@ pub trait Backend: Send + fmt::Debug {
     }
 
     /// Registers whatever becomes readable when packets arrive under `token`. Readiness is reported as an
-    /// edge: call [`Backend::recv_burst`] until it gives 0 before waiting.
+    /// edge: call [`Backend::recv_burst`] until it gives 0, and then [`Backend::before_wait`], before waiting.
     ///
     /// # Errors
     /// Those of the poll.
     fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()>;
+
+    /// Prepares for waiting: packets that come from now on make something readable. False where there may be some
+    /// already: look again instead.
+    fn before_wait(&mut self) -> bool {
+        true
+    }
 
     /// Gives the waker of the engine's poll to back ends that have nothing to register.
     fn set_waker(&mut self, waker: Arc<Waker>) {

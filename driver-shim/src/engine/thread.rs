@@ -126,7 +126,8 @@ impl Engine {
         // First this, so that whoever sets a timer after the question knows whom to wake.
         self.asleep.store(true, Ordering::SeqCst);
         let timeout = self.next_deadline().map(|due| StdDuration::from(due.since(now)));
-        let result = poll.poll(events, timeout);
+        let waits = self.with_io(|io| io.broken.is_some() || io.backend.before_wait());
+        let result = if waits { poll.poll(events, timeout) } else { Ok(()) };
         self.asleep.store(false, Ordering::SeqCst);
         result.or_else(|error| if error.kind() == io::ErrorKind::Interrupted { Ok(()) } else { Err(error) })
     }
