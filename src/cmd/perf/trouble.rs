@@ -9,6 +9,10 @@ use crate::cmd::Failure;
 pub(super) fn failed(device: &Device, wc: &Completion, messages: u64) -> Failure {
     let advice = match (device.path_error(), wc.status) {
         (Some(error), _) => format!("; the network device is gone: {error}"),
+        // Such packets are dropped by the socket's filter, where nobody counts them.
+        (None, WcStatus::RetryExcErr) if device.backend_name() == "udp" => {
+            "; the other end does not answer: has it ended, or is it not on udp too (then give --foreign-senders)?".into()
+        }
         (None, WcStatus::RetryExcErr) => "; the other end does not answer: has it ended?".into(),
         (None, WcStatus::RnrRetryExcErr) => "; the other end has no receives: was -n the same there?".into(),
         (None, WcStatus::LocLenErr) => "; the other end sent more than -s says here".into(),
