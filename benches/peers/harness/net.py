@@ -59,14 +59,14 @@ def last_line(text):
 
 
 def run_pair(server, client, server_argv, client_argv, port=None, env=None, patience=60):
-    """Starts a server, waits till it listens on the TCP port (or prints a line), runs the client and returns what that
+    """Starts a server, waits till it listens on the TCP port (or says that it is ready), runs the client and returns what that
     printed."""
     # A file, which takes any amount without somebody reading it meanwhile.
     said = tempfile.TemporaryFile("w+")
     first = server.start(server_argv, env, said)
     try:
         until = time.monotonic() + 15
-        ready = (lambda: listens(first, port)) if port else (lambda: os.fstat(said.fileno()).st_size > 0)
+        ready = (lambda: listens(first, port)) if port else (lambda: os.pread(said.fileno(), 5, 0) == b"ready")
         while first.poll() is None and not ready() and time.monotonic() < until:
             time.sleep(0.005)
         if first.poll() is not None:

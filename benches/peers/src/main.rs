@@ -20,6 +20,9 @@ mod send;
 use open::BackendKind;
 use path::Path;
 
+/// What a receiver says once it is open.
+const READY: &str = "ready";
+
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// Carries packets over a back end without an engine.
@@ -57,6 +60,10 @@ struct Args {
 fn main() -> Result<()> {
     let args = Args::parse();
     let backend = open::open(args.backend, args.bind, args.dev.as_deref())?;
+    if args.receive {
+        // Before the way to the sender is known: on some paths it must be there for that.
+        println!("{READY}");
+    }
     let mut path = Path::new(backend, args.bind, args.peer, args.payload as usize)?;
     if args.receive {
         return receive::receive(&mut path, args.echo);

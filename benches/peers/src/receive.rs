@@ -9,7 +9,6 @@ const COUNT: usize = 16;
 /// Receives for ever. After each burst it says how many packets came in all; or it sends one packet like the received
 /// back.
 pub(crate) fn receive(path: &mut Path, echo: bool) -> Result<()> {
-    println!("ready");
     let mut total = 0;
     loop {
         let came = path.receive(|_| ())?;

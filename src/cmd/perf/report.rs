@@ -265,7 +265,12 @@ pub(super) fn json(session: &Session<'_>, mut rows: Vec<Value>) -> Value {
             "test": tool.name(), "Device": session.device.backend_name(), "Number_of_qps": args.qp,
             "Connection_type": format!("{:?}", args.connection).to_uppercase(),
             "TX_depth": args.tx_depth(tool), "Mtu": session.agreed.mtu.bytes(), "GID_index": session.gid_index,
-            "BW_unit": if args.report_gbits { "Gb/sec" } else { "MB/sec" }, "Duration": args.duration,
+            "unit": match (tool.kind, args.report_gbits) {
+                (Kind::Latency, _) => "usec",
+                (Kind::Bandwidth, true) => "Gb/sec",
+                (Kind::Bandwidth, false) => "MB/sec",
+            },
+            "Duration": args.duration,
         },
         "results": results,
         "counters": counters::as_json(&session.device),
