@@ -197,7 +197,7 @@ fn the_results_are_there_as_json_too() {
     };
     let (client, server) = (read("client.json"), read("server.json"));
     assert_eq!(client["test_info"]["test"], "write-bw");
-    assert_eq!(client["test_info"]["BW_unit"], "Gb/sec");
+    assert_eq!(client["test_info"]["unit"], "Gb/sec");
     assert_eq!(client["results"]["MsgSize"], 512);
     assert_eq!(client["results"]["n_iterations"], 10);
     assert!(client["results"]["BW_average"].as_f64().unwrap() > 0.0, "{client}");

@@ -25,7 +25,7 @@ def iterations(size, connection):
 def bandwidth(verb):
     """RC: each size with one and four queue pairs, one way and both ways."""
     tool = f"{verb}_bw"
-    sizes = [8] if verb == "atomic" else [2, 4096, 65536]
+    sizes = [8] if verb == "atomic" else [2, 65536]
     for size, qps, both in itertools.product(sizes, (1, 4), (False, True)):
         options = (["-q", str(qps)] if qps > 1 else []) + (["-b"] if both else [])
         if qps > 1 and both:
@@ -57,10 +57,8 @@ def tests(effort):
     yield Test("write_bw", "RC", 64, ["-I", "64"])
     yield Test("atomic_bw", "RC", 8, ["-A", "CMP_AND_SWAP", "-o", "4"])
     yield Test("read_bw", "RC", 4096, ["-o", "1"])
-    for tool in ("send_bw", "write_bw", "read_bw"):
-        yield Test(tool, "RC", None, ["-a"])
-    for tool in ("send_bw", "send_lat"):
-        yield Test(tool, "UD", None, ["-a"])
+    yield Test("send_bw", "RC", None, ["-a"])
+    yield Test("send_lat", "UD", None, ["-a"])
     yield Test("write_bw", "RC", None, ["-a", "-b"])
     for tool in ("write_bw", "send_lat"):
         yield Test(tool, "RC", 4096, ["-D", "3", "-f", "1"])
