@@ -6,12 +6,13 @@
 use std::net::IpAddr;
 
 use socket2::Socket;
-use wire::Mac;
+use wire::{Gid, Mac};
 
 use super::local::shield;
-use super::{OpenError, Unreachable};
+use super::{JoinError, OpenError, Unreachable};
 use crate::interfaces::{GidTable, Interface};
 use crate::neigh::{Answer, Hop, Host, Kernel, Resolver};
+use crate::sys;
 
 /// Who a device is on the wire.
 pub(super) struct Identity {
@@ -94,6 +95,28 @@ impl Identity {
         }
         let kernel = Kernel::new(interface.clone()).map_err(OpenError::io("open an rtnetlink socket"))?;
         Ok(Self { neighbours: Neighbours::Kernel(kernel), addresses, mac, shields })
+    }
+}
+
+/// The interface lets the group's Ethernet address in for as long as `socket` lives. No router is told: within one network
+/// segment groups work without.
+pub(super) fn join_group(
+    socket: &Socket,
+    interface: u32,
+    own: &GidTable,
+    group: IpAddr,
+) -> Result<(), JoinError> {
+    if !own.gids().iter().any(|own| *own != Gid::ZERO && own.is_v4() == group.is_ipv4()) {
+        return Err(JoinError::NoAddress { group });
+    }
+    sys::join_ethernet_group(socket, interface, Mac::of_group(group).0)
+        .map_err(|source| JoinError::Membership { group, source })
+}
+
+/// Undoes [`join_group`].
+pub(super) fn leave_group(socket: &Socket, interface: u32, group: IpAddr) {
+    if let Err(error) = sys::leave_ethernet_group(socket, interface, Mac::of_group(group).0) {
+        tracing::debug!(%error, %group, "a group's Ethernet address stays");
     }
 }
 

@@ -14,10 +14,10 @@ use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token, Waker};
 use socket2::{Domain, Socket, Type};
 use wire::batch::{Caps, HeaderKnowledge, IpIdRule, RxBurst, TxBatch};
-use wire::{Gid, Instant, Mac, NetHeader, ParseError, ROCE_V2_PORT};
+use wire::{Instant, Mac, NetHeader, ParseError, ROCE_V2_PORT};
 
 use self::frame::{Frame, Head, OFFLOAD_LEN, SUPER_FRAME};
-use super::identity::{Identity, Neighbours};
+use super::identity::{Identity, Neighbours, join_group, leave_group};
 use super::local::{CHARGE, CHARGE_IN_RUN, InFlight, receive_buffer, send_buffer};
 use super::{
     BURST, Backend, IoCounters, JoinError, OpenError, Places, Reachability, filter, send_all, sent_as_one,
@@ -331,24 +331,15 @@ impl Backend for Packet {
         lookup.into()
     }
 
-    /// The interface lets the group's Ethernet address in. No router is told: within one network segment groups work
-    /// without.
     fn join(&mut self, group: IpAddr) -> Result<(), JoinError> {
-        if !self.table.gids().iter().any(|own| *own != Gid::ZERO && own.is_v4() == group.is_ipv4()) {
-            return Err(JoinError::NoAddress { group });
-        }
-        sys::join_ethernet_group(&self.socket, self.interface, Mac::of_group(group).0)
-            .map_err(|source| JoinError::Membership { group, source })?;
+        join_group(&self.socket, self.interface, &self.table, group)?;
         self.groups.push(group);
         Ok(())
     }
 
     fn leave(&mut self, group: IpAddr) {
         self.groups.retain(|joined| *joined != group);
-        let left = sys::leave_ethernet_group(&self.socket, self.interface, Mac::of_group(group).0);
-        if let Err(error) = left {
-            tracing::debug!(%error, %group, "a group's Ethernet address stays");
-        }
+        leave_group(&self.socket, self.interface, group);
     }
 
     fn link_is_up(&self) -> bool {

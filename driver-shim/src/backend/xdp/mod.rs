@@ -15,11 +15,11 @@ use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token, Waker};
 use socket2::{Domain, Socket, Type};
 use wire::batch::{Caps, HeaderKnowledge, IpIdRule, RxBurst, TxBatch};
-use wire::{Duration, EthHeader, Gid, Instant, Mac, NetHeader, ParseError, ROCE_V2_PORT};
+use wire::{Duration, EthHeader, Instant, Mac, NetHeader, ParseError, ROCE_V2_PORT};
 
 use self::program::Wanted;
 use self::rings::Rings;
-use super::identity::{Identity, Neighbours};
+use super::identity::{Identity, Neighbours, join_group, leave_group};
 use super::{BURST, Backend, IoCounters, JoinError, OpenError, Reachability, SendFailure};
 use crate::interfaces::GidTable;
 use crate::neigh::{Lookup, Table};
@@ -364,24 +364,15 @@ impl Backend for Xdp {
         lookup.into()
     }
 
-    /// The interface lets the group's Ethernet address in. No router is told: within one network segment groups work
-    /// without.
     fn join(&mut self, group: IpAddr) -> Result<(), JoinError> {
-        if !self.table.gids().iter().any(|own| *own != Gid::ZERO && own.is_v4() == group.is_ipv4()) {
-            return Err(JoinError::NoAddress { group });
-        }
-        sys::join_ethernet_group(&self.memberships, self.interface, Mac::of_group(group).0)
-            .map_err(|source| JoinError::Membership { group, source })?;
+        join_group(&self.memberships, self.interface, &self.table, group)?;
         self.groups.push(group);
         Ok(())
     }
 
     fn leave(&mut self, group: IpAddr) {
         self.groups.retain(|joined| *joined != group);
-        let left = sys::leave_ethernet_group(&self.memberships, self.interface, Mac::of_group(group).0);
-        if let Err(error) = left {
-            tracing::debug!(%error, %group, "a group's Ethernet address stays");
-        }
+        leave_group(&self.memberships, self.interface, group);
     }
 
     fn link_is_up(&self) -> bool {
