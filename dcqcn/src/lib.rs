@@ -1,33 +1,32 @@
-//! Congestion control: the seam of a rate controller, and the parameters of DCQCN.
+//! Congestion control: notification point, reaction point and pacing of DCQCN, and the seam for other algorithms.
 //!
-//! Pure and clock-free: whoever drives it hands in the time. The controller of DCQCN itself is still to come;
-//! a device without one sends as fast as its window lets it.
+//! Pure and clock-free: whoever drives it hands in the time, so that a NIC in wall time and a simulation in virtual
+//! time get the same numbers. It builds no packets, keeps no timers of its own and allocates only when something is
+//! made. A queue pair has one [`RateController`] at most; a port has one [`Np`].
 
 #![forbid(unsafe_code)]
 
+mod alpha;
+mod config;
+mod controller;
+mod fixed;
+mod keys;
+mod np;
+mod pacer;
 mod params;
+mod rate;
+mod rp;
+mod timely;
 
-pub use params::{Params, ParamsError};
-
-use wire::{Duration, Instant};
-
-/// Decides how fast one queue pair may send.
-pub trait RateController: Send {
-    /// A congestion notification for this queue pair arrived.
-    fn on_cnp(&mut self, now: Instant);
-
-    /// `bytes` on the wire were handed to the packet path.
-    fn on_sent(&mut self, now: Instant, bytes: u32);
-
-    /// `bytes` were acknowledged, `rtt` after they were sent.
-    fn on_ack(&mut self, now: Instant, bytes: u32, rtt: Duration);
-
-    /// When a packet of `bytes` on the wire may leave at the earliest.
-    fn earliest_departure(&self, now: Instant, bytes: u32) -> Instant;
-
-    /// When [`RateController::handle_timeout`] has to be called.
-    fn poll_timeout(&self) -> Option<Instant>;
-
-    /// Does what is due at `now`.
-    fn handle_timeout(&mut self, now: Instant);
-}
+pub use config::{CcConfig, ConfigError};
+pub use controller::{Algorithm, AlgorithmError, RateController, RateState};
+pub use fixed::FixedRate;
+pub use keys::{Key, Value};
+pub use np::{Marked, Np, NpCounts};
+pub use pacer::Pacer;
+pub use params::{
+    AlphaOrder, CnpScope, NpMode, Params, ParamsError, Profile, StageTest, data_traffic_class, priority_of,
+};
+pub use rate::{Rate, RateError};
+pub use rp::Rp;
+pub use timely::{Timely, TimelyParams};
