@@ -11,6 +11,7 @@ mod injector;
 mod link;
 mod network;
 mod stage;
+pub mod switched;
 
 pub use faults::{Direction, FaultKind, FaultParseError, FaultSpec};
 pub use frame::{ETHERNET_OVERHEAD, Frame};
@@ -18,3 +19,4 @@ pub use injector::{FaultCounts, Injector, Verdict};
 pub use link::LinkParams;
 pub use network::{Network, NodeCounts, NodeId, Record, TapPoint};
 pub use stage::{MAX_HOLD, Stage};
+pub use switched::{Fabric, Node, SwitchParams};
