@@ -24,7 +24,8 @@ pub trait RateController: Send + fmt::Debug {
     /// A congestion notification for this queue pair arrived; true where it means something to the algorithm.
     fn on_cnp(&mut self, now: Instant) -> bool;
 
-    /// Packets of `bytes` together were handed to the packet path, all at once.
+    /// Packets of `bytes` together were handed to the packet path, all at once. Whatever its owner counts, the rate is
+    /// of: on Ethernet count whole frames, for this is what a port's rate is of.
     fn on_sent(&mut self, now: Instant, bytes: u64);
 
     /// `bytes` were acknowledged, the last of them `rtt` after they were sent.

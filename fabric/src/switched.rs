@@ -24,7 +24,10 @@ use rand_core::RngCore;
 use rand_pcg::Pcg64;
 use wire::{Duration, Gid, Instant};
 
+use crate::faults::{Direction, FaultSpec};
 use crate::frame::Frame;
+use crate::injector::FaultCounts;
+use crate::stage::Stage;
 use buffer::{Admission, Buffer, Signal};
 use port::{PAUSE_LEN, Port, Queued, Sent, Watchdog};
 use routes::Routes;
@@ -106,8 +109,17 @@ pub enum FabricError {
 }
 
 enum Kind {
-    Host { inbox: VecDeque<(Instant, Frame)>, has_news: bool },
+    Host(Box<Host>),
     Switch(Box<Switch>),
+}
+
+/// A host, and the faults of its last metre.
+struct Host {
+    inbox: VecDeque<(Instant, Frame)>,
+    has_news: bool,
+    stage: Option<Stage>,
+    /// When its faults are looked at next.
+    passes_at: Option<Instant>,
 }
 
 struct Switch {
@@ -148,6 +160,8 @@ enum What {
     Refresh(u8),
     /// The watchdog looks at this priority.
     Watch(u8),
+    /// A host's faults let something through.
+    Pass,
 }
 
 /// Hosts, switches and cables.
@@ -178,8 +192,8 @@ impl Fabric {
 
     /// Adds a host that owns `gids`.
     pub fn add_host(&mut self, gids: impl IntoIterator<Item = Gid>) -> Node {
-        let kind = Kind::Host { inbox: VecDeque::new(), has_news: false };
-        self.add(kind, gids.into_iter().collect())
+        let host = Host { inbox: VecDeque::new(), has_news: false, stage: None, passes_at: None };
+        self.add(Kind::Host(Box::new(host)), gids.into_iter().collect())
     }
 
     /// Adds a switch.
@@ -203,7 +217,7 @@ impl Fabric {
     pub fn connect(&mut self, a: Node, b: Node, cable: Cable) -> Result<(), FabricError> {
         for node in [a, b] {
             let member = &self.members[node.0];
-            if matches!(member.kind, Kind::Host { .. }) && !member.ports.is_empty() {
+            if matches!(member.kind, Kind::Host(_)) && !member.ports.is_empty() {
                 return Err(FabricError::SecondCable);
             }
         }
@@ -211,7 +225,7 @@ impl Fabric {
         for (node, peer) in [(a, (b.0, ports[1])), (b, (a.0, ports[0]))] {
             let member = &mut self.members[node.0];
             let scheduling = match &mut member.kind {
-                Kind::Host { .. } => Scheduling::default(),
+                Kind::Host(_) => Scheduling::default(),
                 Kind::Switch(switch) => {
                     switch.buffer.add_port();
                     switch.params.scheduling
@@ -249,7 +263,7 @@ impl Fabric {
         let port = self.port_to(switch, over).ok_or(FabricError::NoNeighbour)?;
         match &mut self.members[switch.0].kind {
             Kind::Switch(switch) => switch.routes.set(gid, vec![port]),
-            Kind::Host { .. } => return Err(FabricError::NoNeighbour),
+            Kind::Host(_) => return Err(FabricError::NoNeighbour),
         }
         Ok(())
     }
@@ -257,11 +271,32 @@ impl Fabric {
     /// Queues a packet at the port of `host`, at `now`. A host without a cable loses it.
     pub fn send(&mut self, now: Instant, host: Node, frame: Frame) {
         self.now = self.now.max(now);
-        let priority = priority_of(&frame);
-        let len = frame.wire_len() as u64;
-        let Some(port) = self.members[host.0].ports.first_mut() else { return };
-        port.push(self.now, priority, Queued { frame, ingress: None, len });
-        self.kick(host.0, 0);
+        if let Kind::Host(it) = &mut self.members[host.0].kind
+            && let Some(stage) = &mut it.stage
+        {
+            stage.push(self.now, Direction::Tx, frame);
+            self.pass(host.0);
+        } else {
+            self.queue(host.0, frame);
+        }
+    }
+
+    /// Replaces the faults of what `host` sends and of what comes to it; their luck comes from `seed`.
+    pub fn set_faults(&mut self, host: Node, specs: impl IntoIterator<Item = FaultSpec>, seed: u64) {
+        if let Kind::Host(host) = &mut self.members[host.0].kind {
+            host.stage.get_or_insert_with(|| Stage::new([], seed)).set_faults(specs);
+        }
+    }
+
+    /// What the faults of `host` have done in `direction`.
+    #[must_use]
+    pub fn fault_counts(&self, host: Node, direction: Direction) -> FaultCounts {
+        match &self.members[host.0].kind {
+            Kind::Host(host) => {
+                host.stage.as_ref().map_or(FaultCounts::default(), |stage| stage.counts(direction))
+            }
+            Kind::Switch(_) => FaultCounts::default(),
+        }
     }
 
     /// Whether a packet of `priority` that `host` sends now would leave at once: its cable is free and nobody has
@@ -274,18 +309,18 @@ impl Fabric {
     /// The next packet that came to `host`, and when.
     pub fn receive(&mut self, host: Node) -> Option<(Instant, Frame)> {
         match &mut self.members[host.0].kind {
-            Kind::Host { inbox, .. } => inbox.pop_front(),
+            Kind::Host(host) => host.inbox.pop_front(),
             Kind::Switch(_) => None,
         }
     }
 
     /// The next host that has received something, or whose port has become free, since it was last returned.
     pub fn poll_host(&mut self) -> Option<Node> {
-        let host = self.news.pop_front()?;
-        if let Kind::Host { has_news, .. } = &mut self.members[host].kind {
-            *has_news = false;
+        let index = self.news.pop_front()?;
+        if let Kind::Host(host) = &mut self.members[index].kind {
+            host.has_news = false;
         }
-        Some(Node(host))
+        Some(Node(index))
     }
 
     /// Makes a host ask for a pause of all `priorities` (bit i for priority i) for ever, as one that is stuck does, or
@@ -329,6 +364,12 @@ impl Fabric {
                 }
                 What::Refresh(priority) => self.refresh(node, port, priority),
                 What::Watch(priority) => self.watch(node, port, priority),
+                What::Pass => {
+                    if let Kind::Host(host) = &mut self.members[node].kind {
+                        host.passes_at = None;
+                    }
+                    self.pass(node);
+                }
             }
         }
         self.now = self.now.max(now);
@@ -378,7 +419,7 @@ impl Fabric {
     pub fn buffer_used(&self, switch: Node) -> u64 {
         match &self.members[switch.0].kind {
             Kind::Switch(switch) => switch.buffer.used(),
-            Kind::Host { .. } => 0,
+            Kind::Host(_) => 0,
         }
     }
 
@@ -401,10 +442,10 @@ impl Fabric {
     }
 
     fn tell_host(&mut self, node: usize) {
-        if let Kind::Host { has_news, .. } = &mut self.members[node].kind
-            && !*has_news
+        if let Kind::Host(host) = &mut self.members[node].kind
+            && !host.has_news
         {
-            *has_news = true;
+            host.has_news = true;
             self.news.push_back(node);
         }
     }

@@ -57,7 +57,7 @@ impl Fabric {
     pub(super) fn tell(&mut self, node: usize, port: usize, priority: u8, signal: Signal) {
         let quanta = match &self.members[node].kind {
             Kind::Switch(switch) => switch.buffer.pfc().map_or(u16::MAX, |pfc| pfc.quanta),
-            Kind::Host { .. } => u16::MAX,
+            Kind::Host(_) => u16::MAX,
         };
         let it = &mut self.members[node].ports[port];
         it.signal(priority, signal, quanta);
@@ -75,7 +75,7 @@ impl Fabric {
         it.refreshing[usize::from(priority)] = false;
         let wants_pause = match kind {
             Kind::Switch(switch) => switch.buffer.wants_pause(port, priority),
-            Kind::Host { .. } => it.stuck & 1 << priority != 0,
+            Kind::Host(_) => it.stuck & 1 << priority != 0,
         };
         if wants_pause {
             self.tell(node, port, priority, Signal::Xoff);
@@ -89,13 +89,50 @@ impl Fabric {
         match it.in_flight.pop_front() {
             Some((_, Sent::Pause(priority, quanta))) => self.paused(peer, ingress, priority, quanta),
             Some((_, Sent::Packet(priority, packet))) => match &mut self.members[peer].kind {
-                Kind::Host { inbox, .. } => {
-                    inbox.push_back((self.now, packet.frame));
-                    self.tell_host(peer);
+                Kind::Host(host) => {
+                    if let Some(stage) = &mut host.stage {
+                        stage.push(self.now, Direction::Rx, packet.frame);
+                        self.pass(peer);
+                    } else {
+                        host.inbox.push_back((self.now, packet.frame));
+                        self.tell_host(peer);
+                    }
                 }
                 Kind::Switch(_) => self.forward(peer, ingress, priority, packet),
             },
             None => {}
+        }
+    }
+
+    /// Queues a packet at the port of a host.
+    pub(super) fn queue(&mut self, node: usize, frame: Frame) {
+        let priority = priority_of(&frame);
+        let len = frame.wire_len() as u64;
+        let Some(port) = self.members[node].ports.first_mut() else { return };
+        port.push(self.now, priority, Queued { frame, ingress: None, len });
+        self.kick(node, 0);
+    }
+
+    /// Lets go on what a host's faults let through by now, and comes back when there will be more.
+    pub(super) fn pass(&mut self, node: usize) {
+        let now = self.now;
+        while let Kind::Host(host) = &mut self.members[node].kind
+            && let Some(frame) = host.stage.as_mut().and_then(|stage| stage.pop(now, Direction::Tx))
+        {
+            self.queue(node, frame);
+        }
+        let Kind::Host(host) = &mut self.members[node].kind else { return };
+        let Some(stage) = &mut host.stage else { return };
+        let before = host.inbox.len();
+        host.inbox.extend(std::iter::from_fn(|| stage.pop(now, Direction::Rx)).map(|frame| (now, frame)));
+        let came = host.inbox.len() > before;
+        let next = [Direction::Tx, Direction::Rx].into_iter().filter_map(|way| stage.poll_timeout(way)).min();
+        if let Some(next) = next.filter(|next| host.passes_at.is_none_or(|at| *next < at)) {
+            host.passes_at = Some(next);
+            self.schedule(next.max(now), node, 0, What::Pass);
+        }
+        if came {
+            self.tell_host(node);
         }
     }
 

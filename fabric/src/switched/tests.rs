@@ -3,6 +3,7 @@ use std::net::IpAddr;
 use wire::NetHeader;
 
 use super::*;
+use crate::faults::FaultKind;
 
 const PRIO3: u8 = 0x68;
 
@@ -368,6 +369,25 @@ fn the_same_seed_gives_the_same_run_and_another_one_does_not() {
     };
     assert!(with_seed(1) == with_seed(1));
     assert!(with_seed(1) != with_seed(2));
+}
+
+#[test]
+fn hosts_have_faults_in_both_directions() {
+    let (mut fabric, _, [a, b]) = star(SwitchParams::default());
+    let faults = [(FaultKind::Drop, "tx:0.5"), (FaultKind::Delay, "rx:1:3us")]
+        .map(|(kind, which)| FaultSpec::parse(kind, which).unwrap());
+    fabric.set_faults(a, faults, 4);
+    for _ in 0..1_000 {
+        fabric.send(at(0), a, packet(1, 2, 0));
+    }
+    let came = run(&mut fabric, b, at(1 << 40)).len() as u64;
+    assert_eq!(came, 1_000 - fabric.fault_counts(a, Direction::Tx).dropped);
+    assert!((450..550).contains(&came), "{came}");
+    let now = fabric.now;
+    fabric.send(now, b, packet(2, 1, 0));
+    let [(arrived, _)] = run(&mut fabric, a, at(1 << 40))[..] else { panic!("one packet") };
+    assert_eq!(arrived, now.as_nanos() + 4_000 + 3_000);
+    assert_eq!(fabric.fault_counts(a, Direction::Rx).delayed, 1);
 }
 
 #[test]
