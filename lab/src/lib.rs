@@ -1,0 +1,7 @@
+//! The lab bench: the real queue pairs and congestion control on simulated hosts and switches, in virtual time.
+
+#![forbid(unsafe_code)]
+
+mod report;
+
+pub use report::{Flow, FlowSummary, Link, Mark, Pause, Queue, Report, Run, Summary, Trace};
