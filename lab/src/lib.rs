@@ -4,4 +4,6 @@
 
 mod report;
 
-pub use report::{Flow, FlowSummary, Link, Mark, Pause, Queue, Report, Run, Summary, Trace};
+pub use report::{
+    Flow, FlowSummary, Line, Link, Mark, Pause, Plot, Queue, Report, Run, Summary, Trace, more,
+};

@@ -22,6 +22,45 @@ pub struct Report {
     pub summary: Summary,
     /// The runs, at least one.
     pub runs: Vec<Run>,
+    /// Further charts of this scenario, whose horizontal axis is not time.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub plots: Vec<Plot>,
+}
+
+/// Keys of [`Summary::more`] that the page draws as lines to compare with.
+pub mod more {
+    /// What theory says alpha settles at.
+    pub const ALPHA_FIXED_POINT: &str = "alpha_fixed_point";
+    /// The rate of each flow if all shared fairly, in Gb/s of frames.
+    pub const FAIR_GBPS: &str = "fair_gbps";
+    /// The least time that all messages together could take, in ms.
+    pub const IDEAL_MS: &str = "ideal_ms";
+}
+
+/// A chart whose horizontal axis is not time.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Plot {
+    /// A heading.
+    pub title: String,
+    /// A sentence: how to read it.
+    pub note: String,
+    /// What the horizontal axis is, with its unit.
+    pub x: String,
+    /// What the vertical axis is, with its unit.
+    pub y: String,
+    /// Whether both axes are logarithmic; points that are not above zero are left out then.
+    pub logarithmic: bool,
+    /// The lines.
+    pub lines: Vec<Line>,
+}
+
+/// A line of a [`Plot`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Line {
+    /// Its name.
+    pub name: String,
+    /// Its points, from left to right.
+    pub points: Vec<(f64, f64)>,
 }
 
 /// One run.
