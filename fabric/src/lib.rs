@@ -5,14 +5,17 @@
 
 #![forbid(unsafe_code)]
 
+mod bottleneck;
 pub mod faults;
 mod frame;
 mod injector;
+mod line;
 mod link;
 mod network;
 mod stage;
 pub mod switched;
 
+pub use bottleneck::{Bottleneck, BottleneckParams};
 pub use faults::{Direction, FaultKind, FaultParseError, FaultSpec};
 pub use frame::{ETHERNET_OVERHEAD, Frame};
 pub use injector::{FaultCounts, Injector, Verdict};

@@ -13,7 +13,7 @@ mod stats;
 
 pub use buffer::{Pfc, Threshold};
 pub use port::{Cable, Scheduling, WatchdogAction};
-pub use red::{MarkAt, Red};
+pub use red::{MarkAt, Markable, Red};
 pub use routes::Balance;
 pub use stats::{PortStats, QueueStats};
 

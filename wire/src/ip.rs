@@ -447,6 +447,36 @@ fn emit_udp(udp: &UdpHeader) -> [u8; UDP_LEN] {
     out
 }
 
+/// What the IP header at the start of `packet` says of congestion, whatever it carries; `None` where there is none.
+#[must_use]
+pub fn ecn(packet: &[u8]) -> Option<Ecn> {
+    match packet.first()? >> 4 {
+        4 if packet.len() >= IPV4_LEN => Some(Ecn::from_tos(packet[1])),
+        6 if packet.len() >= IPV6_LEN => Some(Ecn::from_tos(packet[1] >> 4)),
+        _ => None,
+    }
+}
+
+/// Marks the IP header at the start of `packet` with congestion experienced, whatever it carries; where there is none
+/// nothing happens. An IPv4 checksum that was right is right, and one that was wrong stays so. The ICRC covers no ECN
+/// bits.
+pub fn set_ce(packet: &mut [u8]) {
+    match ecn(packet) {
+        None | Some(Ecn::Ce) => {}
+        Some(_) if packet[0] >> 4 == 6 => packet[1] |= 0x30,
+        Some(_) => {
+            let before = be16(packet, 0);
+            packet[1] |= 3;
+            // The checksum of a header of which one word has changed follows from the old one.
+            let mut sum = u32::from(!be16(packet, 10)) + u32::from(!before) + u32::from(be16(packet, 0));
+            sum = (sum & 0xFFFF) + (sum >> 16);
+            sum = (sum & 0xFFFF) + (sum >> 16);
+            #[expect(clippy::cast_possible_truncation, reason = "carried around twice, it has 16 bits")]
+            packet[10..12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+        }
+    }
+}
+
 /// The right header checksum for `ip`, whatever its checksum field holds.
 #[must_use]
 #[expect(clippy::cast_possible_truncation, reason = "the loop ends when the sum has 16 bits")]

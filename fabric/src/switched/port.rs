@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use wire::{Duration, Instant};
 
 use crate::frame::Frame;
+use crate::line::Line;
 use crate::switched::buffer::Signal;
 use crate::switched::stats::{PortStats, QueueStats};
 
@@ -112,8 +113,7 @@ pub(super) struct Port {
     pub(super) stuck: u8,
     /// Priorities for which the peer will be asked again.
     pub(super) refreshing: [bool; PRIORITIES],
-    /// What the last packets took longer than whole nanoseconds, in bits times 10^9: a whole one is as much as the rate.
-    rest: u64,
+    line: Line,
     /// What is on its way to the peer, with its time of arrival.
     pub(super) in_flight: VecDeque<(Instant, Sent)>,
     pub(super) stats: PortStats,
@@ -131,7 +131,7 @@ impl Port {
             is_busy: false,
             stuck: 0,
             refreshing: [false; PRIORITIES],
-            rest: 0,
+            line: Line::default(),
             in_flight: VecDeque::new(),
             stats: PortStats::default(),
         }
@@ -202,19 +202,14 @@ impl Port {
         }
     }
 
-    /// How long the cable is busy with `len` bytes. What does not come to whole nanoseconds is not lost.
+    /// How long the cable is busy with `len` bytes.
     pub(super) fn time_of(&mut self, len: u64) -> Duration {
-        let rate = u128::from(self.cable.rate.max(1));
-        let bits = u128::from(len) * 8_000_000_000 + u128::from(self.rest);
-        #[expect(clippy::cast_possible_truncation, reason = "a remainder of a 64-bit number")]
-        let rest = (bits % rate) as u64;
-        self.rest = rest;
-        Duration::from_nanos(u64::try_from(bits / rate).unwrap_or(u64::MAX))
+        self.line.time_of(self.cable.rate, len)
     }
 
     /// The cable is free and nothing wants it.
     pub(super) const fn rests(&mut self) {
-        self.rest = 0;
+        self.line.rests();
     }
 
     /// How long a pause of `quanta` is on this cable.

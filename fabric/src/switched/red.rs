@@ -15,6 +15,25 @@ pub enum MarkAt {
     Enqueue,
 }
 
+/// A packet whose sender may take part in ECN.
+pub trait Markable {
+    /// What it says.
+    fn ecn(&self) -> Ecn;
+
+    /// Makes it say that it has met congestion. Only called for packets whose sender takes part.
+    fn set_ce(&mut self);
+}
+
+impl Markable for NetHeader {
+    fn ecn(&self) -> Ecn {
+        Self::ecn(self)
+    }
+
+    fn set_ce(&mut self) {
+        *self = self.with_traffic_class(self.traffic_class() | 3);
+    }
+}
+
 /// Marking by the length that the queue has now, without an average.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Red {
@@ -41,18 +60,18 @@ impl Red {
         }
     }
 
-    /// Marks `net` or leaves it; true where it now is marked and was not. Packets whose sender takes no part in ECN are
-    /// left alone. Random numbers are drawn only where there is a choice.
-    pub(super) fn mark(&self, net: &mut NetHeader, queued: u64, rng: &mut Pcg64) -> bool {
+    /// Marks `packet` or leaves it, with `queued` bytes; true where it now is marked and was not. Packets whose sender
+    /// takes no part in ECN are left alone. Random numbers are drawn only where there is a choice.
+    pub fn mark(&self, packet: &mut impl Markable, queued: u64, rng: &mut Pcg64) -> bool {
         const RANGE: f64 = 4_294_967_296.0;
-        if matches!(net.ecn(), Ecn::NotEct | Ecn::Ce) {
+        if matches!(packet.ecn(), Ecn::NotEct | Ecn::Ce) {
             return false;
         }
         let probability = self.probability(queued);
         let hit =
             probability > 0.0 && (probability >= 1.0 || f64::from(rng.next_u32()) < probability * RANGE);
         if hit {
-            *net = net.with_traffic_class(net.traffic_class() | 3);
+            packet.set_ce();
         }
         hit
     }

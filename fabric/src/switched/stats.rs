@@ -35,7 +35,7 @@ pub struct QueueStats {
 
 impl QueueStats {
     /// The level is `bytes` from `now` on.
-    pub(super) fn level(&mut self, now: Instant, bytes: u64) {
+    pub(crate) fn level(&mut self, now: Instant, bytes: u64) {
         self.up_to(now);
         self.now = bytes;
         self.most = self.most.max(bytes);
@@ -49,7 +49,7 @@ impl QueueStats {
     }
 
     /// Starts all counts anew at `now`, as after warming up.
-    pub(super) fn restart(&mut self, now: Instant) {
+    pub(crate) fn restart(&mut self, now: Instant) {
         *self = Self { now: self.now, most: self.now, since: now, began: now, ..Self::default() };
     }
 

@@ -250,3 +250,29 @@ fn ipv6_agrees(
     prop_assert_eq!((theirs.source_addr(), theirs.destination_addr()), (ours.src, ours.dst));
     Ok(())
 }
+
+proptest! {
+    #[test]
+    fn marking_bytes_is_marking_the_header(net in nets(), id: u16, body in prop::collection::vec(any::<u8>(), 16..64)) {
+        prop_assume!(!matches!(net, NetHeader::V1(_)));
+        let net = net.with_id(id);
+        let mut bytes = packet(net, &body);
+        prop_assert_eq!(ecn(&bytes), Some(net.ecn()));
+        set_ce(&mut bytes);
+        // With the checksum, and nothing else.
+        prop_assert_eq!(bytes, packet(net.with_traffic_class(net.traffic_class() | 3), &body));
+    }
+
+    #[test]
+    fn marking_takes_any_bytes_and_mends_no_checksum(mut bytes in prop::collection::vec(any::<u8>(), 0..48)) {
+        let (before, was) = (bytes.clone(), ecn(&bytes));
+        set_ce(&mut bytes);
+        prop_assert_eq!(ecn(&bytes), was.map(|_| Ecn::Ce));
+        let changed: Vec<usize> = (0..bytes.len()).filter(|i| bytes[*i] != before[*i]).collect();
+        prop_assert!(changed.iter().all(|i| [1, 10, 11].contains(i)));
+        if before.first().is_some_and(|first| first >> 4 == 4) && was.is_some() {
+            let sum = |bytes: &[u8]| bytes[..20].chunks(2).map(|pair| u64::from(be16(pair, 0))).sum::<u64>() % 0xFFFF;
+            prop_assert_eq!(sum(&bytes), sum(&before));
+        }
+    }
+}
