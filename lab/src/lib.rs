@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod page;
 mod report;
 
 pub use report::{
