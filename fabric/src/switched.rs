@@ -164,6 +164,21 @@ enum What {
     Pass,
 }
 
+/// A queue was paused, or goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PauseChange {
+    /// When.
+    pub at: Instant,
+    /// Whose queue.
+    pub node: Node,
+    /// In front of the cable to whom, who asked for it.
+    pub peer: Node,
+    /// Of which priority.
+    pub priority: u8,
+    /// Whether it is paused now.
+    pub paused: bool,
+}
+
 /// Hosts, switches and cables.
 pub struct Fabric {
     now: Instant,
@@ -173,6 +188,8 @@ pub struct Fabric {
     handled: u64,
     rng: Pcg64,
     news: VecDeque<usize>,
+    /// Where somebody watches.
+    pauses: Option<VecDeque<PauseChange>>,
 }
 
 impl Fabric {
@@ -187,6 +204,7 @@ impl Fabric {
             handled: 0,
             rng: Pcg64::new(u128::from(seed), 3),
             news: VecDeque::new(),
+            pauses: None,
         }
     }
 
@@ -358,7 +376,9 @@ impl Fabric {
                     self.tell_host(node);
                 }
                 What::Resume => {
+                    let before = self.members[node].ports[port].paused();
                     self.members[node].ports[port].end_pauses(at);
+                    self.note_pauses(node, port, before);
                     self.kick(node, port);
                     self.tell_host(node);
                 }
@@ -406,6 +426,41 @@ impl Fabric {
     pub fn is_paused(&self, node: Node, peer: Node, priority: u8) -> Option<bool> {
         let port = &self.members[node.0].ports[self.port_to(node, peer)?];
         Some(port.queues[usize::from(priority & 7)].is_paused(self.now))
+    }
+
+    /// Lets [`Fabric::poll_pause`] tell of pauses from now on.
+    pub fn watch_pauses(&mut self) {
+        self.pauses.get_or_insert_default();
+    }
+
+    /// The next pause that began or ended; whoever has called [`Fabric::watch_pauses`] should take them all now and
+    /// then.
+    pub fn poll_pause(&mut self) -> Option<PauseChange> {
+        self.pauses.as_mut()?.pop_front()
+    }
+
+    /// Tells of priorities of a port that were paused as in `before`, bit i for priority i, and no longer are so.
+    fn note_pauses(&mut self, node: usize, port: usize, before: u8) {
+        let Some(pauses) = &mut self.pauses else { return };
+        let it = &self.members[node].ports[port];
+        let (after, peer) = (it.paused(), it.peer.0);
+        for priority in (0..8).filter(|priority| (before ^ after) & 1 << priority != 0) {
+            let paused = after & 1 << priority != 0;
+            pauses.push_back(PauseChange {
+                at: self.now,
+                node: Node(node),
+                peer: Node(peer),
+                priority,
+                paused,
+            });
+        }
+    }
+
+    /// The most bytes in that queue since this was asked last.
+    pub fn take_peak(&mut self, node: Node, peer: Node, priority: u8) -> Option<u64> {
+        let port = self.port_to(node, peer)?;
+        let queue = &mut self.members[node.0].ports[port].queues[usize::from(priority & 7)];
+        Some(queue.stats.take_peak())
     }
 
     /// What happened at `node`'s port to `peer`.

@@ -138,7 +138,9 @@ impl Fabric {
 
     /// The peer of `port` asks it to pause for `quanta`, or not to.
     fn paused(&mut self, node: usize, port: usize, priority: u8, quanta: u16) {
+        let before = self.members[node].ports[port].paused();
         let until = self.members[node].ports[port].pause(self.now, priority, quanta);
+        self.note_pauses(node, port, before);
         if quanta > 0 {
             self.schedule(until, node, port, What::Resume);
             self.look_after(node, port, priority);

@@ -244,6 +244,12 @@ impl Port {
         }
     }
 
+    /// Priorities that are paused, bit i for priority i.
+    pub(super) fn paused(&self) -> u8 {
+        let bit = |(at, queue): (usize, &Queue)| u8::from(queue.pause_began.is_some()) << at;
+        self.queues.iter().enumerate().map(bit).fold(0, |a, b| a | b)
+    }
+
     /// Whether a packet of `priority` could leave at once.
     pub(super) fn is_free(&self, now: Instant, priority: u8) -> bool {
         let queue = &self.queues[usize::from(priority)];

@@ -23,6 +23,8 @@ pub struct QueueStats {
     pub paused: Duration,
     /// Most bytes at any time.
     pub most: u64,
+    /// Most bytes since somebody asked.
+    peak: u64,
     /// The level now, and since when it is that.
     now: u64,
     since: Instant,
@@ -39,6 +41,12 @@ impl QueueStats {
         self.up_to(now);
         self.now = bytes;
         self.most = self.most.max(bytes);
+        self.peak = self.peak.max(bytes);
+    }
+
+    /// The most bytes since this was asked last.
+    pub(super) fn take_peak(&mut self) -> u64 {
+        std::mem::replace(&mut self.peak, self.now)
     }
 
     fn up_to(&mut self, now: Instant) {
@@ -50,7 +58,8 @@ impl QueueStats {
 
     /// Starts all counts anew at `now`, as after warming up.
     pub(crate) fn restart(&mut self, now: Instant) {
-        *self = Self { now: self.now, most: self.now, since: now, began: now, ..Self::default() };
+        *self =
+            Self { now: self.now, most: self.now, peak: self.now, since: now, began: now, ..Self::default() };
     }
 
     /// Mean and standard deviation of the bytes in the queue over all time up to `now`.

@@ -197,6 +197,37 @@ fn other_priorities_are_not_paused() {
     assert_eq!(came[0].1.net.traffic_class(), 0);
 }
 
+/// Whoever watches is told of each pause, when it began and when it ended; what a queue held at most is told for every
+/// time that somebody asks.
+#[test]
+fn pauses_and_peaks_are_told() {
+    let pfc = Pfc::new(1 << 3, 20_000, 10_000);
+    let (mut fabric, switch, [a, b, c]) = star(SwitchParams { pfc: Some(pfc), ..SwitchParams::default() });
+    assert_eq!(fabric.poll_pause(), None);
+    fabric.watch_pauses();
+    flood(&mut fabric, &[(a, 1), (b, 2)], (c, 3), at(5_000_000));
+    let mut paused = [false; 2];
+    let mut time = [0; 2];
+    let mut since = [0; 2];
+    while let Some(change) = fabric.poll_pause() {
+        let host = [a, b].iter().position(|host| *host == change.node).unwrap();
+        assert_eq!((change.peer, change.priority), (switch, 3));
+        assert_ne!(change.paused, paused[host], "they take turns");
+        paused[host] = change.paused;
+        if change.paused {
+            since[host] = change.at.as_nanos();
+        } else {
+            time[host] += change.at.as_nanos() - since[host];
+        }
+    }
+    for (host, time) in [a, b].into_iter().zip(time) {
+        assert_eq!(fabric.queue_stats(host, switch, 3).unwrap().paused.as_nanos(), time);
+    }
+    let peak = fabric.take_peak(switch, c, 3).unwrap();
+    assert_eq!(peak, fabric.queue_stats(switch, c, 3).unwrap().most);
+    assert_eq!(fabric.take_peak(switch, c, 3), fabric.queue_bytes(switch, c, 3));
+}
+
 /// A pause does not outlast what it asked for, unless it is asked for again; a stuck host asks for ever.
 #[test]
 fn pauses_are_renewed_as_long_as_they_are_wanted() {
