@@ -133,6 +133,7 @@ fn paint<'a>(
         .map_or_else(|| (0.0, f64::from(frame.height) / f64::from(ROW)), |axis| (axis.from, axis.to));
     let mut chart = ChartBuilder::on(&root)
         .margin_top(fine(TOP))
+        .margin_left(fine(4))
         .margin_right(fine(if frame.marked { MARGIN } else { 16 }))
         .x_label_area_size(fine(BOTTOM))
         .y_label_area_size(fine(if frame.y.is_some() { 62 } else { MARGIN }))
