@@ -53,10 +53,12 @@ pub struct SwitchParams {
     pub watchdog: Option<WatchdogParams>,
     /// How one of several ways is chosen.
     pub balance: Balance,
+    /// Bytes of the longest IP packet that it takes; longer ones are dropped, and nobody is told.
+    pub mtu: u32,
 }
 
 impl Default for SwitchParams {
-    /// 12 MB that one queue may have half of, without marks or pauses.
+    /// 12 MB that one queue may have half of, jumbo frames, no marks or pauses.
     fn default() -> Self {
         Self {
             buffer: 12_000_000,
@@ -66,6 +68,7 @@ impl Default for SwitchParams {
             scheduling: Scheduling::default(),
             watchdog: None,
             balance: Balance::Ecmp,
+            mtu: 9_216,
         }
     }
 }

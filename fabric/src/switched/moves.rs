@@ -1,6 +1,7 @@
 //! How packets and pauses move: the events of a [`Fabric`].
 
 use super::*;
+use crate::frame::ETHERNET_OVERHEAD;
 
 impl Fabric {
     /// Sends what is next at a port, if its cable is free.
@@ -175,7 +176,8 @@ impl Fabric {
             return;
         }
         let queued = queue.bytes;
-        if buffer.admit(ingress, priority, packet.len, queued) == Admission::Full {
+        let is_too_long = packet.len > u64::from(params.mtu) + ETHERNET_OVERHEAD as u64;
+        if is_too_long || buffer.admit(ingress, priority, packet.len, queued) == Admission::Full {
             queue.stats.dropped += 1;
         } else {
             if let Some(red) = params.red.filter(|red| red.at == MarkAt::Enqueue) {

@@ -11,7 +11,7 @@ pub struct QueueStats {
     pub sent_bytes: u64,
     /// Packets that were marked here.
     pub ce_marked: u64,
-    /// Packets that had no place.
+    /// Packets that had no place, or were longer than the switch takes.
     pub dropped: u64,
     /// Packets that the watchdog dropped.
     pub watchdog_dropped: u64,

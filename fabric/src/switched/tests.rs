@@ -384,6 +384,17 @@ fn source_ports_choose_among_ways_and_adaptive_routing_does_without() {
 }
 
 #[test]
+fn what_is_longer_than_a_switch_takes_vanishes() {
+    let len = 1_000 - 38;
+    for (mtu, comes) in [(len, true), (len - 1, false)] {
+        let (mut fabric, switch, [a, b]) = star(SwitchParams { mtu, ..SwitchParams::default() });
+        fabric.send(at(0), a, packet(1, 2, 0));
+        assert_eq!(run(&mut fabric, b, at(1 << 40)).len(), usize::from(comes), "{mtu}");
+        assert_eq!(fabric.queue_stats(switch, b, 0).unwrap().dropped, u64::from(!comes), "{mtu}");
+    }
+}
+
+#[test]
 fn the_same_seed_gives_the_same_run_and_another_one_does_not() {
     let with_seed = |seed| {
         let mut fabric = Fabric::new(seed);
