@@ -5,6 +5,7 @@
 
 mod canvas;
 mod flows;
+mod phase;
 mod queues;
 mod section;
 mod series;
@@ -73,6 +74,7 @@ fn sections(report: &Report) -> Vec<Section> {
     sections.extend(queues::pauses(report));
     sections.extend(whole::completions(report));
     sections.extend(whole::jain(report));
+    sections.extend(phase::phase(report, &groups));
     sections.extend(whole::plots(report));
     sections
 }

@@ -147,14 +147,14 @@ fn paint<'a>(
         .axis_style(ink::AXIS.stroke_width(fine(1)))
         .label_style(text.clone())
         .axis_desc_style(text)
-        .x_desc(&frame.x.name)
+        .x_desc(shortened(&frame.x.name, 90))
         .x_label_formatter(&x_label)
         .y_label_formatter(&y_label)
         .set_all_tick_mark_size(fine(5))
         .x_labels(if frame.wide { 12 } else { 7 })
         .y_labels(6);
     match &frame.y {
-        Some(axis) => mesh.y_desc(&axis.name),
+        Some(axis) => mesh.y_desc(shortened(&axis.name, 28)),
         None => mesh.disable_y_mesh().y_labels(0),
     };
     mesh.draw()?;

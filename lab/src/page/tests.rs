@@ -161,7 +161,7 @@ fn assert_well_formed(page: &str) {
 #[test]
 fn a_run_has_all_its_charts() {
     let page = render(&report(vec![run("", 2, true)]));
-    for id in ["rate", "allowed", "queue", "alpha", "cnp", "pauses", "completion", "jain"] {
+    for id in ["rate", "allowed", "queue", "alpha", "cnp", "pauses", "completion", "jain", "phase"] {
         let part = part(&page, id);
         assert_eq!(count(part, "<svg class=\"chart\""), 1, "{id}");
         assert!(part.contains("<poly"), "{id}");
@@ -224,6 +224,15 @@ fn many_flows_of_several_kinds_are_a_band_of_each_kind() {
     let rate = part(&page, "rate");
     assert!(rate.contains("kv: least to most, and the median"));
     assert!(rate.contains("ring: least to most, and the median"));
+}
+
+#[test]
+fn two_flows_alone_are_drawn_against_each_other() {
+    let page = render(&report(vec![run("", 2, true)]));
+    let phase = part(&page, "phase");
+    assert!(phase.contains(">\ns0, Gb/s\n<") && phase.contains(">\ns1, Gb/s\n<"));
+    let three = render(&report(vec![run("", 3, true)]));
+    assert!(!three.contains("<section aria-labelledby=\"phase\""));
 }
 
 #[test]

@@ -10,20 +10,24 @@ pub(super) fn escape(text: &str) -> String {
             '>' => safe.push_str("&gt;"),
             '"' => safe.push_str("&quot;"),
             '\'' => safe.push_str("&#39;"),
-            // No markup may hold them, however they are written.
-            c if c.is_control() && !matches!(c, '\n' | '\t') => safe.push('\u{fffd}'),
-            c => safe.push(c),
+            c => safe.push(printable(c)),
         }
     }
     safe
 }
 
-/// At most `most` characters of it.
+/// What no markup may hold, however it is written, is replaced.
+fn printable(c: char) -> char {
+    if c.is_control() && !matches!(c, '\n' | '\t') { '\u{fffd}' } else { c }
+}
+
+/// At most `most` characters of it, for the library to write, which escapes markup itself.
 pub(super) fn shortened(text: &str, most: usize) -> String {
-    if text.chars().count() <= most {
-        return text.to_owned();
+    let text = text.chars().map(printable);
+    if text.clone().count() <= most {
+        return text.collect();
     }
-    text.chars().take(most.saturating_sub(1)).chain(['…']).collect()
+    text.take(most.saturating_sub(1)).chain(['…']).collect()
 }
 
 /// A figure to four digits, the thousands apart.
