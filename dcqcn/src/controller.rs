@@ -44,8 +44,11 @@ pub trait RateController: Send + fmt::Debug {
     /// Does what is due at `now`.
     fn handle_timeout(&mut self, now: Instant);
 
-    /// What it thinks at `now`, for whoever watches. To see what is due by then, call
-    /// [`RateController::handle_timeout`] before.
+    /// Begins at the rate `current` with `target` to go back to, as if congestion had brought it there at `now`: for
+    /// simulations that start apart. Algorithms without a target ignore that.
+    fn start_at(&mut self, now: Instant, current: Rate, target: Rate);
+
+    /// What it thinks right before `now`, for whoever watches: watching changes nothing.
     fn state(&self, now: Instant) -> RateState;
 }
 

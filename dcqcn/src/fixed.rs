@@ -48,6 +48,11 @@ impl RateController for FixedRate {
 
     fn handle_timeout(&mut self, _now: Instant) {}
 
+    fn start_at(&mut self, now: Instant, current: Rate, _target: Rate) {
+        self.rate = current;
+        self.pacer.set_rate(now, current);
+    }
+
     fn state(&self, _now: Instant) -> RateState {
         RateState { rate: Some(self.rate), ..RateState::default() }
     }

@@ -145,6 +145,12 @@ impl Np {
         }
     }
 
+    /// Whether [`Np::on_out_of_sequence`] ever says to send a CNP.
+    #[must_use]
+    pub const fn answers_gaps(&self) -> bool {
+        self.params.nack_triggers_cnp
+    }
+
     /// Takes a gap in the sequence of packets that is answered with a NAK; returns for what to send a CNP with it.
     pub fn on_out_of_sequence(&mut self, now: Instant, packet: &Packet<'_>) -> Option<Marked> {
         if !self.params.nack_triggers_cnp || !self.answers(packet) {

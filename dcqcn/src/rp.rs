@@ -67,17 +67,6 @@ impl Rp {
         Self { params, cap, pacer: Pacer::unlimited(burst), now: Instant::ZERO, limit: None }
     }
 
-    /// Begins at `current` with `target` to go back to, as if after a cut at `now`: for simulations that start apart.
-    pub fn start_at(&mut self, now: Instant, current: Rate, target: Rate) {
-        self.now = self.now.max(now);
-        let mut limit = self.first(self.now);
-        limit.target = target.bps().clamp(self.params.min_rate.bps(), self.cap);
-        limit.current = current.bps().clamp(self.params.min_rate.bps(), limit.target);
-        limit.restart(&self.params, self.now);
-        self.pacer.set_rate(self.now, Rate::from_bps(limit.current));
-        self.limit = Some(limit);
-    }
-
     fn first(&self, now: Instant) -> Limit {
         Limit {
             current: self.cap,
@@ -327,8 +316,20 @@ impl RateController for Rp {
         self.run(now, true);
     }
 
+    fn start_at(&mut self, now: Instant, current: Rate, target: Rate) {
+        self.now = self.now.max(now);
+        let mut limit = self.first(self.now);
+        limit.target = target.bps().clamp(self.params.min_rate.bps(), self.cap);
+        limit.current = current.bps().clamp(self.params.min_rate.bps(), limit.target);
+        limit.restart(&self.params, self.now);
+        self.pacer.set_rate(self.now, Rate::from_bps(limit.current));
+        self.limit = Some(limit);
+    }
+
     fn state(&self, now: Instant) -> RateState {
-        let Some(limit) = &self.limit else { return RateState::default() };
+        let mut seen = self.clone();
+        seen.run(now, false);
+        let Some(limit) = &seen.limit else { return RateState::default() };
         RateState {
             rate: Some(Rate::from_bps(limit.current)),
             target: Some(Rate::from_bps(limit.target)),

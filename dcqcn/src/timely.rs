@@ -140,6 +140,11 @@ impl RateController for Timely {
 
     fn handle_timeout(&mut self, _now: Instant) {}
 
+    fn start_at(&mut self, now: Instant, current: Rate, _target: Rate) {
+        self.rate = current.bps().clamp(self.params.min_rate.bps(), self.cap);
+        self.pacer.set_rate(now, Rate::from_bps(self.rate));
+    }
+
     fn state(&self, _now: Instant) -> RateState {
         RateState { rate: self.pacer.rate().or(Some(Rate::from_bps(self.rate))), ..RateState::default() }
     }

@@ -244,13 +244,8 @@ impl DeviceBuilder {
         let name = self.backend.name();
         let addresses = self.backend.addresses().clone();
         let caps = self.backend.caps();
-        let config = NicConfig {
-            gids: addresses.gids().to_vec(),
-            active_mtu: addresses.active_mtu(),
-            caps,
-            seed,
-            profile: self.profile,
-        };
+        let config =
+            NicConfig::new(addresses.gids().to_vec(), addresses.active_mtu(), caps, seed, self.profile);
         let mut nic = Nic::new(config);
         nic.set_lane(self.backend.lane());
         if let Some(tracer) = self.tracer {

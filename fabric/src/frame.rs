@@ -2,8 +2,7 @@
 
 use wire::NetHeader;
 
-/// What Ethernet adds to an IP packet on the wire: header, frame check, preamble and gap.
-pub const ETHERNET_OVERHEAD: usize = 38;
+pub use wire::eth::ETHERNET_OVERHEAD;
 
 /// One packet: network header and the bytes from BTH to ICRC.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -81,6 +81,24 @@ impl Engines {
         matches!(self, Self::Rc(_, responder) | Self::XrcTgt(responder) if responder.has_replies())
     }
 
+    /// Whether the next answer is READ data.
+    pub(crate) fn answers_with_data(&self) -> bool {
+        matches!(self, Self::Rc(_, responder) | Self::XrcTgt(responder) if responder.answers_with_data())
+    }
+
+    /// Whether a packet of the peer is missing, and it has been told.
+    pub(crate) fn is_in_gap(&self) -> bool {
+        matches!(self, Self::Rc(_, responder) | Self::XrcTgt(responder) if responder.is_in_gap())
+    }
+
+    /// What sends reliably, if anything does.
+    pub(crate) fn requester(&self) -> Option<&Requester> {
+        match self {
+            Self::Rc(requester, _) | Self::XrcIni(requester) => Some(requester),
+            Self::Uc(..) | Self::Ud(..) | Self::XrcTgt(_) => None,
+        }
+    }
+
     /// The numbers of repeats have changed.
     pub(crate) fn reload_retries(&mut self, params: &RcParams) {
         if let Self::Rc(requester, _) | Self::XrcIni(requester) = self {

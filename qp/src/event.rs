@@ -1,7 +1,8 @@
 //! What happens in a device besides packets and completions, for its owner and for whoever watches.
 
+use dcqcn::RateState;
 use transport::DropReason;
-use wire::{Instant, Packet, Qpn, Srqn};
+use wire::{Gid, Instant, Packet, Qpn, Srqn};
 
 use crate::cq::CqId;
 use crate::state::QpState;
@@ -207,6 +208,27 @@ pub enum TraceEvent<'a> {
         qpn: Qpn,
         /// Number of packets.
         packets: usize,
+    },
+    /// A CNP for a queue pair was received.
+    Notified {
+        /// The queue pair.
+        qpn: Qpn,
+        /// Whether its congestion control heeds it.
+        handled: bool,
+    },
+    /// A CNP is about to be sent.
+    Notifies {
+        /// The address that it goes to.
+        to: Gid,
+        /// The queue pair whose packet came with a mark.
+        dest: Qpn,
+    },
+    /// The rate of a queue pair is another than when it last sent or was told of.
+    Rate {
+        /// The queue pair.
+        qpn: Qpn,
+        /// What its congestion control thinks.
+        state: RateState,
     },
     /// A queue pair changed its state.
     State {

@@ -46,13 +46,13 @@ pub(crate) const TO_RTS: AttrMask = AttrMask::STATE
 
 /// Of the NIC of host `number`.
 pub(crate) fn config(number: u8) -> NicConfig {
-    NicConfig {
-        gids: vec![Ipv4Addr::new(192, 0, 2, number).into()],
-        active_mtu: Mtu::B4096,
-        caps: CAPS,
-        seed: number.into(),
-        profile: Profile::Strict,
-    }
+    NicConfig::new(
+        vec![Ipv4Addr::new(192, 0, 2, number).into()],
+        Mtu::B4096,
+        CAPS,
+        number.into(),
+        Profile::Strict,
+    )
 }
 
 /// A NIC with one queue pair, one completion queue for each side of it, and one region.
@@ -70,8 +70,13 @@ pub(crate) struct Host {
 impl Host {
     /// A host that is made by `change` of what most tests want: not every send is signalled, queues of 16.
     pub(crate) fn with(number: u8, change: impl FnOnce(&mut QpInit)) -> Self {
+        Self::on(config(number), number, change)
+    }
+
+    /// The same with a NIC of its own configuration.
+    pub(crate) fn on(config: NicConfig, number: u8, change: impl FnOnce(&mut QpInit)) -> Self {
         let gid = Gid::from(Ipv4Addr::new(192, 0, 2, number));
-        let mut nic = Nic::new(config(number));
+        let mut nic = Nic::new(config);
         let pd = nic.alloc_pd();
         let (send_cq, recv_cq) = (nic.create_cq(4096).unwrap(), nic.create_cq(4096).unwrap());
         let mr = nic.reg_mr(pd, vec![number; 1 << 16], ALL).unwrap();

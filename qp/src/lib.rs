@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod cc;
 mod cq;
 mod credit;
 mod demux;
@@ -25,7 +26,9 @@ mod table;
 mod timer;
 pub mod wr;
 
+pub use cc::CcState;
 pub use cq::CqId;
+pub use dcqcn::{CcConfig, Rate, RateState};
 pub use error::{CreateError, DestroyError, McastError, ModifyQpError, ResizeCqError};
 pub use event::{AsyncEvent, AsyncEventKind, Drops, Event, TraceEvent, Tracer};
 pub use limits::Limits;

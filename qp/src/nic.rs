@@ -10,6 +10,7 @@
 
 use std::collections::VecDeque;
 
+use dcqcn::{Algorithm, CcConfig, Rate, RateController};
 use rand_core::{RngCore, SeedableRng};
 use transport::{Counters, Effects, PdId, Profile};
 use wire::batch::Caps;
@@ -23,10 +24,11 @@ use crate::mr::MrTable;
 use crate::sched::Ready;
 use crate::slab::Slab;
 use crate::srq::SrqTable;
-use crate::state::AddressVector;
+use crate::state::{AddressVector, QpType};
 use crate::table::{Lane, QpTable};
 use crate::timer::Timers;
 
+mod congestion;
 mod cqs;
 mod fill;
 mod mcast;
@@ -54,6 +56,40 @@ pub struct NicConfig {
     pub seed: u64,
     /// Whose behaviour it shows on the wire.
     pub profile: Profile,
+    /// Congestion control of its queue pairs.
+    pub cc: CcConfig,
+    /// What the port can send, frames with preamble and gap counted: the highest rate of a queue pair.
+    pub line_rate: Rate,
+}
+
+impl NicConfig {
+    /// A NIC without congestion control.
+    #[must_use]
+    pub fn new(gids: Vec<Gid>, active_mtu: Mtu, caps: Caps, seed: u64, profile: Profile) -> Self {
+        let (cc, line_rate) = (CcConfig::default(), Self::LINE_RATE);
+        Self { gids, active_mtu, caps, seed, profile, cc, line_rate }
+    }
+
+    /// Congestion control of a new queue pair whose packets have this traffic class.
+    pub(crate) fn controller(&self, qp_type: QpType, traffic_class: u8) -> Option<Box<dyn RateController>> {
+        let takes_part = match self.cc.algorithm {
+            Algorithm::Dcqcn => self.marks_ect(qp_type, traffic_class),
+            // Datagrams have no round trips.
+            Algorithm::Timely => qp_type.is_connected(),
+            _ => qp_type != QpType::Gsi,
+        };
+        if takes_part { self.cc.controller(self.line_rate) } else { None }
+    }
+
+    /// Whether packets of such a queue pair say that they may be marked: where something comes of a mark.
+    pub(crate) fn marks_ect(&self, qp_type: QpType, traffic_class: u8) -> bool {
+        let params = &self.cc.params;
+        let takes_part = qp_type.is_connected() || qp_type == QpType::Ud && params.cnp_for_ud;
+        self.cc.algorithm.uses_ecn() && takes_part && params.covers(traffic_class)
+    }
+
+    /// Rate of a port whose own is not known.
+    pub const LINE_RATE: Rate = Rate::from_gbps(100.0);
 }
 
 /// The most completions a completion queue can be made for.
@@ -74,6 +110,7 @@ pub struct Nic {
     xrcds: Slab<xrc::Xrcd>,
     qps: QpTable,
     groups: mcast::Groups,
+    notifier: congestion::Notifier,
     port: port::Port,
     ready: Ready,
     /// Bytes of a turn of a queue pair.
@@ -98,6 +135,7 @@ impl Nic {
         Self {
             quantum: crate::sched::quantum(&config.caps, config.active_mtu),
             credit: Credit::new(config.caps.credit),
+            notifier: congestion::Notifier::new(&config.cc),
             config,
             pds: Slab::default(),
             memory: MrTable::new(),

@@ -6,6 +6,7 @@ use transport::{Completion, Ctx, Effects, RcParams, RecvQueue, RecvWqe, WcOpcode
 use wire::batch::TxBatch;
 use wire::{Gid, Instant, NetHeader, PKey, QKey, Qpn, Srqn};
 
+use crate::cc::Cc;
 use crate::cq::CqId;
 use crate::engines::Engines;
 use crate::mr::MrTable;
@@ -157,6 +158,8 @@ pub(crate) struct QueuePair {
     pub(crate) groups: Vec<Gid>,
     /// What of it goes first into the next batch.
     pub(crate) first: First,
+    /// Its congestion control, where there is one; from when it can receive, since that is when READs may ask it to send.
+    pub(crate) cc: Option<Box<Cc>>,
 }
 
 impl QueuePair {
@@ -181,6 +184,7 @@ impl QueuePair {
             drained: false,
             groups: Vec::new(),
             first: First::default(),
+            cc: None,
         }
     }
 
@@ -201,7 +205,12 @@ impl QueuePair {
 
     /// Takes its place among those with something to send, where it has something.
     pub(crate) fn join(&mut self, ready: &mut Ready) {
-        let has_work = self.engines.has_replies() || self.engines.sends() > 0;
+        let waits = self.cc.as_ref().is_some_and(|cc| cc.waits());
+        let has_work = if waits {
+            self.engines.has_replies() && !self.engines.answers_with_data()
+        } else {
+            self.engines.has_replies() || self.engines.sends() > 0
+        };
         if !self.queued && has_work {
             self.queued = true;
             ready.push(self.qpn, self.place());
@@ -226,8 +235,13 @@ impl QueuePair {
                 self.engines = Engines::new(self.init.qp_type, &self.params);
                 self.net = None;
                 self.comm_est = false;
+                self.cc = None;
             }
-            (QpState::Init, QpState::Rtr) => self.engines.start_receiving(&self.params),
+            (QpState::Init, QpState::Rtr) => {
+                self.engines.start_receiving(&self.params);
+                let controller = config.controller(self.init.qp_type, self.attr.addr.traffic_class);
+                self.cc = controller.map(|controller| Box::new(Cc::new(controller)));
+            }
             (QpState::Rtr, QpState::Rts) => self.engines.start_sending(&self.params),
             _ => {}
         }

@@ -128,8 +128,8 @@ impl QpTable {
         (behind % self.lane.count == 0).then_some((behind / self.lane.count) as usize)
     }
 
-    #[cfg(test)]
-    fn iter(&self) -> impl Iterator<Item = &QueuePair> {
+    /// All queue pairs, in the order of their numbers; queue pair 1 is last.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &QueuePair> {
         self.slots.iter().filter_map(|slot| slot.as_deref()).chain(self.gsi.as_deref())
     }
 }

@@ -35,13 +35,7 @@ const ALL: Access =
 
 fn end(host: u8) -> End {
     let gid = Gid::from(Ipv4Addr::new(192, 0, 2, host));
-    let config = NicConfig {
-        gids: vec![gid],
-        active_mtu: Mtu::B4096,
-        caps: CAPS,
-        seed: u64::from(host),
-        profile: Profile::Strict,
-    };
+    let config = NicConfig::new(vec![gid], Mtu::B4096, CAPS, u64::from(host), Profile::Strict);
     let mut nic = Nic::new(config);
     let pd = nic.alloc_pd();
     let cq = nic.create_cq(64).unwrap();

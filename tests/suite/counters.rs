@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use qp::{AttrMask, Counters, QpAttr, QpState, QpType, SendWr};
+use qp::{AttrMask, CcConfig, Counters, QpAttr, QpState, QpType, SendWr};
 use transport::DropReason;
 use wire::batch::{HeaderKnowledge, RxBurst};
 use wire::opcode::Transport;
@@ -135,14 +135,18 @@ fn id_unseen() -> Lone {
     lone
 }
 
-fn marked() -> Lone {
-    let mut lone = lone();
+fn controlled() -> Lone {
+    let cc = CcConfig { algorithm: dcqcn::Algorithm::Dcqcn, ..CcConfig::default() };
+    Lone::controlled(QpType::Rc, cc)
+}
+
+fn marked(mut lone: Lone) -> Lone {
     lone.peer_header = lone.peer_header.with_traffic_class(3);
     took(lone, |lone| vec![write(lone, 0), write(lone, 1)])
 }
 
-fn notified() -> Lone {
-    took(lone(), |lone| {
+fn notified(lone: Lone) -> Lone {
+    took(lone, |lone| {
         let cnp = Crafted::of(Opcode::CNP, lone.qpn, Psn::new(0)).payload(&[0; 16]);
         vec![cnp.clone().with(|bth| bth.with_congestion(false, true)), cnp]
     })
@@ -199,8 +203,11 @@ fn counters() -> Vec<(&'static str, u64, Scenario)> {
         ("req_rnr_retries_exceeded", 1, || answered(Conn { rnr_retry: 0, ..Conn::default() }, 1, 0, rnr())),
         ("rx_icrc_encapsulated", 2, || spoiled(2)),
         ("rx_icrc_id_solved", 1, id_unseen),
-        ("np_ecn_marked_roce_packets", 2, marked),
-        ("rp_cnp_ignored", 2, notified),
+        ("np_ecn_marked_roce_packets", 2, || marked(lone())),
+        // Both marks come within the least time between CNPs.
+        ("np_cnp_sent", 1, || marked(controlled())),
+        ("rp_cnp_handled", 2, || notified(controlled())),
+        ("rp_cnp_ignored", 2, || notified(lone())),
     ]
 }
 

@@ -30,7 +30,7 @@ fn nic(gids: &[Gid], active_mtu: Mtu) -> (Nic, Qpn, CqId) {
         src_port: None,
     };
     let profile = transport::Profile::Strict;
-    let mut nic = Nic::new(NicConfig { gids: gids.to_vec(), active_mtu, caps, seed: 1, profile });
+    let mut nic = Nic::new(NicConfig::new(gids.to_vec(), active_mtu, caps, 1, profile));
     let pd = nic.alloc_pd();
     let cq = nic.create_cq(16).unwrap();
     let qpn = nic.create_qp(QpInit::new(QpType::Rc, pd, cq, cq)).unwrap();

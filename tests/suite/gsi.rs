@@ -56,13 +56,7 @@ impl Host {
             credit: u32::MAX,
             src_port: None,
         };
-        let mut nic = Nic::new(NicConfig {
-            gids: vec![gid],
-            active_mtu: Mtu::B1024,
-            caps,
-            profile: transport::Profile::Strict,
-            seed: 1,
-        });
+        let mut nic = Nic::new(NicConfig::new(vec![gid], Mtu::B1024, caps, 1, transport::Profile::Strict));
         let pd = nic.alloc_pd();
         let cq = nic.create_cq(64).unwrap();
         let mr = nic.reg_mr(pd, vec![0; 4096], Access::LOCAL_WRITE).unwrap();

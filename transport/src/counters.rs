@@ -68,6 +68,10 @@ counters! {
     rx_icrc_id_solved,
     /// Packets received with the congestion mark CE.
     np_ecn_marked_roce_packets,
-    /// CNPs received for a queue pair of this device.
+    /// CNPs sent.
+    np_cnp_sent,
+    /// CNPs received that a queue pair heeded.
+    rp_cnp_handled,
+    /// CNPs received for a queue pair whose rate they do not change.
     rp_cnp_ignored,
 }

@@ -154,6 +154,21 @@ impl Requester {
         self.in_flight() > 0 && core::mem::take(&mut self.since_ack_req) > 0
     }
 
+    /// One past the PSN of the packet written last, where it is a SEND or WRITE that was sent for the first time and asks
+    /// for an ACK: the time until that is a round trip.
+    #[must_use]
+    pub fn asked(&self) -> Option<Psn> {
+        let is_message = self.sq.get(self.cur).is_some_and(|wqe| wqe.op.segments().is_some());
+        let is_new = self.snd == self.high && self.snd != self.una;
+        (is_message && is_new && self.since_ack_req == 0).then_some(self.snd)
+    }
+
+    /// Whether packets are being sent again.
+    #[must_use]
+    pub fn is_repeating(&self) -> bool {
+        self.snd != self.high
+    }
+
     /// Completes everything that is posted with a flush error, in order (rule F21).
     pub fn flush(&mut self, ctx: &mut Ctx<'_>) {
         for wqe in self.sq.drain(..) {

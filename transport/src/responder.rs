@@ -141,6 +141,18 @@ impl Responder {
         !self.replies.is_empty()
     }
 
+    /// Whether the next answer is data that was asked for, rather than the acknowledgement of something.
+    #[must_use]
+    pub fn answers_with_data(&self) -> bool {
+        matches!(self.replies.front(), Some(Reply::Read { .. }))
+    }
+
+    /// Whether a packet is missing, and its sender has been told.
+    #[must_use]
+    pub fn is_in_gap(&self) -> bool {
+        self.gap == Gap::Told
+    }
+
     /// Gives back the receive work request of a message that will not be finished.
     pub fn take_unfinished(&mut self) -> Option<RecvWqe> {
         self.message.end()

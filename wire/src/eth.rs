@@ -9,6 +9,9 @@ use crate::ip::NetHeader;
 use crate::num::Mac;
 use crate::packet::ParseError;
 
+/// What Ethernet adds to an IP packet on the wire: header, frame check, preamble and gap.
+pub const ETHERNET_OVERHEAD: usize = 38;
+
 /// What an Ethernet frame holds: the two bytes before its payload.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct EtherType(pub u16);

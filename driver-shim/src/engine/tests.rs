@@ -85,13 +85,13 @@ impl Bare {
             packets: Arc::clone(&packets),
             wanting: Arc::clone(&wanting),
         };
-        let config = NicConfig {
-            gids: backend.table.gids().to_vec(),
-            active_mtu: backend.table.active_mtu(),
-            caps: backend.caps(),
-            seed: 1,
-            profile: qp::Profile::Strict,
-        };
+        let config = NicConfig::new(
+            backend.table.gids().to_vec(),
+            backend.table.active_mtu(),
+            backend.caps(),
+            1,
+            qp::Profile::Strict,
+        );
         let (engine, poll) = Engine::new(Nic::new(config), Box::new(backend), driver).expect("a poll");
         Self { engine, poll, asked, packets, wanting }
     }

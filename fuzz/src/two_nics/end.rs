@@ -73,13 +73,7 @@ impl End {
             src_port: None,
         };
         let gid = Ipv4Addr::new(10, 0, 0, host).into();
-        let mut nic = Nic::new(NicConfig {
-            gids: vec![gid],
-            active_mtu: Mtu::B4096,
-            caps,
-            seed: host.into(),
-            profile: Profile::Strict,
-        });
+        let mut nic = Nic::new(NicConfig::new(vec![gid], Mtu::B4096, caps, host.into(), Profile::Strict));
         let pd = nic.alloc_pd();
         let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         let source = must(nic.reg_mr(pd, source_bytes(host), Access::REMOTE_READ));

@@ -57,13 +57,7 @@ pub(crate) struct Link {
 impl End {
     fn new(host: u8, caps: Caps, mtu: Mtu) -> Self {
         let gid = Gid::from(Ipv4Addr::new(192, 0, 2, host));
-        let mut nic = Nic::new(NicConfig {
-            gids: vec![gid],
-            active_mtu: mtu,
-            caps,
-            seed: host.into(),
-            profile: Profile::Strict,
-        });
+        let mut nic = Nic::new(NicConfig::new(vec![gid], mtu, caps, host.into(), Profile::Strict));
         let pd = nic.alloc_pd();
         let cq = nic.create_cq(1 << 20).expect("a depth below the limit");
         let mr = nic.reg_mr(pd, vec![host; REGION], ACCESS).expect("rights that go together");

@@ -8,6 +8,7 @@ use wire::batch::{Caps, TxBatch};
 use wire::{Bth, NetHeader};
 use zerocopy::FromBytes;
 
+use crate::cc::Budget;
 use crate::credit::Share;
 use crate::engines::Engines;
 use crate::sched::First;
@@ -19,12 +20,13 @@ pub(super) struct Sending<'a> {
     pub(super) state: QpState,
     pub(super) first: &'a mut First,
     pub(super) share: Share,
+    pub(super) budget: &'a mut Budget,
 }
 
 /// How filling a batch ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Filled {
-    /// The queue pair has nothing more to send now.
+    /// The queue pair has nothing more to send now, or what it has is held back until its rate allows it.
     All,
     /// What it has goes another way.
     Elsewhere,
@@ -81,7 +83,11 @@ impl Sending<'_> {
             }
         }
         *self.first = First::Longer;
-        if filled == Filled::All && batch.len() > before && self.engines.next_dest().is_some() {
+        if filled == Filled::All
+            && batch.len() > before
+            && !self.budget.is_held()
+            && self.engines.next_dest().is_some()
+        {
             // Datagrams that go another way fill a batch of their own.
             return Filled::Elsewhere;
         }
@@ -90,6 +96,7 @@ impl Sending<'_> {
 
     fn answer_fits_behind_request(&mut self, ctx: &mut Ctx<'_>, (net, lane): (&NetHeader, usize)) -> bool {
         self.state.continues_requests()
+            && self.budget.allows()
             && self.engines.prepare_reply(ctx).is_some_and(|answer| {
                 self.engines.prepare_send(ctx, net, lane).is_some_and(|request| answer < request)
             })
@@ -97,11 +104,18 @@ impl Sending<'_> {
 
     fn add_answers(&mut self, ctx: &mut Ctx<'_>, caps: &Caps, batch: &mut TxBatch) -> Filled {
         while let Some(len) = self.engines.prepare_reply(ctx) {
+            // Data that was asked for keeps this end's rate; what acknowledges something never waits (rule R-CNP-9).
+            let is_data = self.budget.is_limited() && self.engines.answers_with_data();
+            if is_data && !self.budget.allows() {
+                return Filled::All;
+            }
             if !batch.accepts(len, caps) {
                 return Filled::Full;
             }
             if !self.engines.write_reply(ctx, batch.push(len)) {
                 batch.cancel_last();
+            } else if is_data {
+                self.budget.spend(len);
             }
         }
         Filled::All
@@ -122,17 +136,22 @@ impl Sending<'_> {
                 Filled::All
             } else if !self.share.allows(self.engines.in_flight(), self.engines.next_span()) {
                 Filled::NoCredit
+            } else if !self.budget.allows() {
+                Filled::All
             } else if !batch.accepts(len, caps) {
                 Filled::Full
             } else {
                 last_is_ours = self.engines.write_send(ctx, batch.push(len));
-                if !last_is_ours {
+                if last_is_ours {
+                    self.budget.spend(len);
+                } else {
                     batch.cancel_last();
                 }
                 continue;
             };
-            // Rule R-REQ-48: where little is left for others, an ACK is to come soon for what is in flight.
-            if last_is_ours && scarce && self.engines.asks_again() {
+            // Rule R-REQ-48: where little is left for others, an ACK is to come soon for what is in flight. Rule
+            // R-CNP-10: where the rate is low, one comes before the timeout does.
+            if last_is_ours && (scarce || self.budget.asks) && self.engines.asks_again() {
                 ask_for_ack(batch);
             }
             return ended;

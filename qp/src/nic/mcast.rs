@@ -96,6 +96,7 @@ impl Nic {
             return Err(refused);
         }
         demux::check_icrc(packet, knowledge, &mut self.out.counters)?;
+        // Its mark is not answered: there is no sender whose rate one of many paths should set (rule R-CNP-4).
         self.note_admitted(now, packet);
         let results: Vec<_> = takers.into_iter().map(|qpn| self.give(now, packet, qpn)).collect();
         results.into_iter().reduce(Result::or).unwrap_or(Err(refused))

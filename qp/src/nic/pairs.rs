@@ -185,6 +185,11 @@ impl Nic {
         });
         // Rule R-ADR-13: a hop limit of 0 or 1 would not pass a router.
         let hops = if hop_limit < 2 { 64 } else { hop_limit };
+        let traffic_class = if self.config.marks_ect(qp_type, traffic_class) {
+            dcqcn::data_traffic_class(traffic_class)
+        } else {
+            traffic_class
+        };
         NetHeader::v2(sgid.ip(), dgid.ip(), port, traffic_class, hops)
             .ok_or(ModifyQpError::Family { sgid, dgid })
     }

@@ -9,6 +9,7 @@ use wire::{Instant, NetHeader, Packet, Qpn};
 
 use super::Nic;
 use super::fill::{Filled, Sending};
+use crate::cc::Budget;
 use crate::demux;
 use crate::event::{AsyncEvent, Event, TraceEvent};
 use crate::pair::QueuePair;
@@ -70,14 +71,15 @@ impl Nic {
                 return Err(DropReason::QpState);
             }
             demux::check_icrc(packet, knowledge, &mut self.out.counters)?;
-            // Rules R-CNP-6 and R-CNP-7: it needs no mark before it, and to do nothing is allowed.
-            self.out.counters.rp_cnp_ignored += 1;
+            self.note_admitted(now, packet);
+            self.take_cnp(now, qpn);
             return Ok(());
         }
         // Rule R-WIR-32: the ICRC is checked before anything comes of the packet.
         demux::admit(pair, &self.config.gids, packet)?;
         demux::check_icrc(packet, knowledge, &mut self.out.counters)?;
         self.note_admitted(now, packet);
+        self.answer_mark(now, packet);
         self.give(now, packet, qpn)
     }
 
@@ -118,9 +120,19 @@ impl Nic {
                 None => &mut missing,
             },
         };
+        let was_in_gap = pair.engines.is_in_gap();
         let mut ctx = Ctx { now, params: &pair.params, memory: &mut self.memory, out: &mut self.out };
         let result = pair.engines.on_packet(&mut ctx, recv, packet);
+        if let Some(cc) = &mut pair.cc
+            && packet.info().kind.is_response()
+        {
+            cc.on_answer(now, &pair.engines, pair.params.mtu_bytes());
+        }
+        let opens_gap = self.notifier.answers_gaps() && !was_in_gap && pair.engines.is_in_gap();
         self.settle(now, qpn);
+        if opens_gap {
+            self.answer_gap(now, packet);
+        }
         if let Some(srqn) = srqn {
             self.tell_limit(srqn);
         }
@@ -129,6 +141,7 @@ impl Nic {
 
     /// Does what is due at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
+        self.answer_due_marks(now);
         while let Some(qpn) = self.timers.pop_due(now) {
             let Some(pair) = self.qps.get_mut(qpn) else { continue };
             pair.timer = None;
@@ -136,13 +149,22 @@ impl Nic {
                 let mut ctx = Ctx { now, params: &pair.params, memory: &mut self.memory, out: &mut self.out };
                 pair.engines.handle_timeout(&mut ctx);
             }
+            if let Some(cc) = &mut pair.cc {
+                cc.handle_timeout(now);
+            }
             self.settle(now, qpn);
         }
     }
 
     /// Fills `batch` with packets of one flow and one lane, sealed and ready to send; false where nobody has any. Queue
     /// pairs take turns of so many bytes; those whose packets go the same way and are of equal size share a batch.
+    ///
+    /// CNPs leave before everything else, and no rate holds them back.
     pub fn poll_transmit(&mut self, now: Instant, batch: &mut TxBatch) -> bool {
+        if self.transmit_cnps(now, batch) {
+            self.finish(batch);
+            return true;
+        }
         while let Some(qpn) = self.ready.pop() {
             let Some(pair) = self.turn(qpn) else { continue };
             let Some(net) = pair.engines.next_header(pair.net) else {
@@ -171,15 +193,20 @@ impl Nic {
                     true
                 };
             }
-            batch.seal();
-            #[expect(clippy::cast_possible_truncation, reason = "identifications count modulo 2^16")]
-            let sent = batch.len() as u16;
-            self.ip_id = self.ip_id.wrapping_add(sent);
-            self.out.counters.sent_pkts += u64::from(sent);
+            self.finish(batch);
             return true;
         }
         batch.clear();
         false
+    }
+
+    /// Makes a batch ready to be sent.
+    fn finish(&mut self, batch: &mut TxBatch) {
+        batch.seal();
+        #[expect(clippy::cast_possible_truncation, reason = "identifications count modulo 2^16")]
+        let sent = batch.len() as u16;
+        self.ip_id = self.ip_id.wrapping_add(sent);
+        self.out.counters.sent_pkts += u64::from(sent);
     }
 
     /// The queue pair `qpn`, which is first in the queue, where it may send now.
@@ -206,13 +233,25 @@ impl Nic {
         let (packets, bytes) = (batch.len(), batch.bytes().len());
         let Some(pair) = self.qps.get_mut(qpn) else { return false };
         let share = self.credit.share(qpn, pair.held);
+        let mut budget = match &mut pair.cc {
+            None => Budget::UNLIMITED,
+            Some(cc) => cc.budget(now, way.0, pair.params.ack_timeout()),
+        };
         let mut ctx = Ctx { now, params: &pair.params, memory: &mut self.memory, out: &mut self.out };
-        let mut sending =
-            Sending { engines: &mut pair.engines, state: pair.attr.state, first: &mut pair.first, share };
+        let mut sending = Sending {
+            engines: &mut pair.engines,
+            state: pair.attr.state,
+            first: &mut pair.first,
+            share,
+            budget: &mut budget,
+        };
         let filled = sending.fill(&mut ctx, way, &self.config.caps, batch);
         let packets = batch.len() - packets;
         let bytes = batch.bytes().len() - bytes + packets * way.0.len();
         let more = matches!(filled, Filled::Full | Filled::Elsewhere);
+        if let Some(cc) = &mut pair.cc {
+            cc.sent(now, &budget, &pair.engines, more);
+        }
         if pair.turn.goes_on(bytes, more) {
             pair.queued = true;
             self.ready.push_front(qpn, pair.place());
@@ -228,6 +267,7 @@ impl Nic {
             && let Some(tracer) = &mut self.tracer
         {
             tracer.event(now, &TraceEvent::Sent { qpn, packets });
+            self.trace_rate(now, qpn);
         }
         filled == Filled::Full
     }
@@ -240,12 +280,16 @@ impl Nic {
     /// When [`Nic::handle_timeout`] has to be called at the latest.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.timers.next()
+        let timer = self.timers.next();
+        match self.notifier.poll_timeout() {
+            None => timer,
+            Some(mark) => Some(timer.map_or(mark, |timer| timer.min(mark))),
+        }
     }
 
     /// Whether [`Nic::poll_transmit`] may have something.
     #[must_use]
     pub fn wants_transmit(&self) -> bool {
-        !self.ready.is_empty()
+        !self.ready.is_empty() || self.notifier.has_cnps()
     }
 }

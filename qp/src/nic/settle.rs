@@ -53,7 +53,8 @@ impl Nic {
             }
         }
         // A deadline that moved back is found out when the old one comes.
-        if let Some(due) = pair.engines.poll_timeout()
+        let wait = pair.cc.as_ref().and_then(|cc| cc.poll_timeout());
+        if let Some(due) = pair.engines.poll_timeout().into_iter().chain(wait).min()
             && pair.timer.is_none_or(|(at, _)| due < at)
         {
             if let Some((_, id)) = pair.timer {

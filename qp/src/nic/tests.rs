@@ -10,6 +10,7 @@ use crate::state::{AttrMask, QpAttr, QpState};
 use crate::wr::{PostError, QpCap, RecvWr, SendWr};
 
 mod batches;
+mod congestion;
 mod credit;
 mod life;
 mod limits;

@@ -99,13 +99,7 @@ impl Host {
     pub(crate) fn new(number: u8, random: &mut Random) -> Self {
         let gid = Gid::from(Ipv4Addr::new(10, 0, 0, number));
         let profile = [Profile::Strict, Profile::Rxe, Profile::ConnectX][random.below(3)];
-        let nic = Nic::new(NicConfig {
-            gids: vec![gid],
-            active_mtu: Mtu::B4096,
-            caps: caps(random),
-            seed: number.into(),
-            profile,
-        });
+        let nic = Nic::new(NicConfig::new(vec![gid], Mtu::B4096, caps(random), number.into(), profile));
         let mut host = Self {
             nic,
             gid,

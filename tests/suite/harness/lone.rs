@@ -3,8 +3,8 @@
 use std::net::Ipv4Addr;
 
 use qp::{
-    AddressVector, AhId, AttrMask, CqId, MrInfo, Nic, NicConfig, QpAttr, QpCap, QpInit, QpType, RecvWr,
-    SendWr, Sge,
+    AddressVector, AhId, AttrMask, CcConfig, CqId, MrInfo, Nic, NicConfig, QpAttr, QpCap, QpInit, QpType,
+    RecvWr, SendWr, Sge,
 };
 use transport::{Access, Completion, Profile};
 use wire::batch::{Caps, HeaderKnowledge, IpIdRule, RxBurst, TxBatch};
@@ -55,8 +55,17 @@ impl Lone {
         Self::between(qp_type, conn, Gid::from(Ipv4Addr::new(10, 0, 0, 1)), Self::peer_gid())
     }
 
-    /// The same between two addresses of one family.
+    /// A NIC with congestion control.
+    pub(crate) fn controlled(qp_type: QpType, cc: CcConfig) -> Self {
+        Self::on(qp_type, Conn::default(), Gid::from(Ipv4Addr::new(10, 0, 0, 1)), Self::peer_gid(), cc)
+    }
+
+    /// A NIC without between two addresses of one family.
     pub(crate) fn between(qp_type: QpType, conn: Conn, own: Gid, peer: Gid) -> Self {
+        Self::on(qp_type, conn, own, peer, CcConfig::default())
+    }
+
+    fn on(qp_type: QpType, conn: Conn, own: Gid, peer: Gid, cc: CcConfig) -> Self {
         let caps = Caps {
             max_segments: 16,
             max_bytes: 65_000,
@@ -66,13 +75,8 @@ impl Lone {
             credit: u32::MAX,
             src_port: None,
         };
-        let mut nic = Nic::new(NicConfig {
-            gids: vec![own],
-            active_mtu: Mtu::B4096,
-            caps,
-            seed: 1,
-            profile: Profile::Strict,
-        });
+        let config = NicConfig::new(vec![own], Mtu::B4096, caps, 1, Profile::Strict);
+        let mut nic = Nic::new(NicConfig { cc, ..config });
         let pd = nic.alloc_pd();
         let cq = nic.create_cq(256).expect("a completion queue");
         let cap = QpCap::default();

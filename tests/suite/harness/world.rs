@@ -121,13 +121,13 @@ impl World {
                     Ipv4Addr::new(10, 0, 0, n).into()
                 };
                 let gid = Gid::from(ip);
-                let mut nic = Nic::new(NicConfig {
-                    gids: vec![gid],
-                    active_mtu: Mtu::B4096,
-                    caps: config.caps,
-                    seed: config.seed.wrapping_add(n.into()),
-                    profile: config.profiles[usize::from(n - 1) % config.profiles.len()],
-                });
+                let mut nic = Nic::new(NicConfig::new(
+                    vec![gid],
+                    Mtu::B4096,
+                    config.caps,
+                    config.seed.wrapping_add(n.into()),
+                    config.profiles[usize::from(n - 1) % config.profiles.len()],
+                ));
                 let pd = nic.alloc_pd();
                 Host { nic, node: net.add_node([gid], config.link), gid, pd, events: Vec::new() }
             })

@@ -448,11 +448,5 @@ fn new_nic(addr: Ipv4Addr) -> Nic {
         credit: u32::MAX,
         src_port: None,
     };
-    Nic::new(NicConfig {
-        gids: vec![addr.into()],
-        active_mtu: Mtu::B4096,
-        caps,
-        seed: 1,
-        profile: Profile::Strict,
-    })
+    Nic::new(NicConfig::new(vec![addr.into()], Mtu::B4096, caps, 1, Profile::Strict))
 }

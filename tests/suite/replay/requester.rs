@@ -129,7 +129,7 @@ impl<'a> Replay<'a> {
             src_port: None,
         };
         let gids = vec![conversation.requester];
-        let mut nic = Nic::new(NicConfig { gids, active_mtu: Mtu::B4096, caps, seed: 1, profile });
+        let mut nic = Nic::new(NicConfig::new(gids, Mtu::B4096, caps, 1, profile));
         let works = works(conversation);
         let pd = nic.alloc_pd();
         let cq = nic.create_cq(256).unwrap();

@@ -54,7 +54,7 @@ impl<'a> Replay<'a> {
             src_port: None,
         };
         let gids = vec![conversation.responder];
-        let mut nic = Nic::new(NicConfig { gids, active_mtu: Mtu::B4096, caps, seed: 1, profile });
+        let mut nic = Nic::new(NicConfig::new(gids, Mtu::B4096, caps, 1, profile));
         let pd = nic.alloc_pd();
         let cq: CqId = nic.create_cq(256).unwrap();
         let remote = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;

@@ -88,7 +88,7 @@ impl<'a> End<'a> {
             credit: u32::MAX,
             src_port: None,
         };
-        let mut nic = Nic::new(NicConfig { gids: vec![own], active_mtu: Mtu::B4096, caps, seed: 1, profile });
+        let mut nic = Nic::new(NicConfig::new(vec![own], Mtu::B4096, caps, 1, profile));
         let pd = nic.alloc_pd();
         let cq = nic.create_cq(64).unwrap();
         let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
