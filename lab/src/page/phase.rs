@@ -57,10 +57,11 @@ pub(super) fn phase(report: &Report, groups: &[Group]) -> Option<Section> {
     })
 }
 
-/// Both flows' allowed rates, or what they sent where nothing is held back, at the same times.
+/// Both flows' allowed rates, or what they sent where nothing is held back, at the same times. Messages come and go:
+/// flows of those find no shares.
 fn way(run: &Run, first: &Group, second: &Group) -> Points {
     let of = |group: &Group| {
-        let flow = group.of(run).next().filter(|_| !group.many)?;
+        let flow = group.of(run).next().filter(|flow| !group.many && flow.messages_ms.is_empty())?;
         let trace = if flow.allowed_gbps.value.is_empty() { &flow.rate_gbps } else { &flow.allowed_gbps };
         Some(parts(trace, run.end_ms, PARTS, mean))
     };

@@ -11,8 +11,8 @@ use crate::report::{Link, Pause, Queue, Report, Run, Trace};
 
 const HEIGHT: i32 = 210;
 const POINTS: usize = 480;
-/// Queues that are shown, at most.
-const QUEUES: usize = 4;
+/// Queues that are shown, at most: of few runs, and of many.
+const QUEUES: [usize; 2] = [4, 2];
 /// Rows of paused links, at most.
 const ROWS: usize = 16;
 /// Parts of the time of such a row.
@@ -24,7 +24,8 @@ const PRESSED: f64 = 6.0;
 
 /// What waited in the queues, the bottleneck's first.
 pub(super) fn depths(report: &Report) -> Vec<Section> {
-    let queues = report.runs.iter().map(|run| run.queues.len()).max().unwrap_or(0).min(QUEUES);
+    let queues = report.runs.iter().map(|run| run.queues.len()).max().unwrap_or(0);
+    let queues = queues.min(QUEUES[usize::from(report.runs.len() > 3)]);
     (0..queues).filter_map(|at| depth(report, at, queues)).collect()
 }
 

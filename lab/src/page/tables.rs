@@ -95,16 +95,31 @@ fn rows(report: &Report) -> Vec<Row> {
         count("Packets sent again", |run| run.summary.retransmissions),
     ];
     let keys: BTreeSet<_> = report.runs.iter().flat_map(|run| run.summary.more.keys()).cloned().collect();
-    rows.extend(keys.into_iter().map(|key| {
-        let name = match key.as_str() {
-            more::ALPHA_FIXED_POINT => "Alpha, fixed point of theory".into(),
-            more::FAIR_GBPS => "Fair share of a flow, Gb/s".into(),
-            more::IDEAL_MS => "Least time possible for all, ms".into(),
-            key => words(key),
-        };
-        row(&name, move |run| run.summary.more.get(&key).copied())
+    rows.extend(keys.into_iter().filter_map(|key| {
+        let name = further(&key)?;
+        Some(row(&name, move |run| run.summary.more.get(&key).copied()))
     }));
     rows
+}
+
+/// What a further figure is called; `None` for one that another row has already.
+fn further(key: &str) -> Option<String> {
+    let name = match key {
+        more::ALPHA_FIXED_POINT => "Alpha, fixed point of theory",
+        more::FAIR_GBPS => "Fair share of a flow, Gb/s",
+        more::IDEAL_MS => "Least time possible for all, ms",
+        "message_mean_ms" => "Completion time, mean, ms",
+        "queue_peak_kb" => "Bottleneck's queue, most at any time, KB",
+        "theory_queue_kb" => "Bottleneck's queue, fixed point of theory, KB",
+        "theory_marked" => "Part of the packets marked, fixed point of theory",
+        "utilisation_all" => "Utilisation of all watched queues, 0 to 1",
+        "cnp_received" => "CNPs received",
+        "packets" => "Packets sent",
+        "events" => "Events simulated",
+        "alpha_mean" | "message_max_ms" => return None,
+        key => return Some(words(key)),
+    };
+    Some(name.to_owned())
 }
 
 /// Mean rates of a run's flows, rising.
