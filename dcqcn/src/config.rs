@@ -54,13 +54,13 @@ pub struct ConfigError {
 
 impl Default for CcConfig {
     /// Off; with the parameters of the NIC's profile for when it is switched on, and a burst time that outlasts the
-    /// wake-ups of an operating system.
+    /// wake-ups of an operating system, on a busy machine too. Simulations want none.
     fn default() -> Self {
         Self {
             algorithm: Algorithm::Off,
             params: Arc::new(Params::CONNECTX),
             timely: Arc::new(TimelyParams::PAPER),
-            burst: Duration::from_micros(200),
+            burst: Duration::from_millis(1),
         }
     }
 }

@@ -11,10 +11,14 @@ use crate::rate::Rate;
 /// Bits of a nanosecond's fraction in deadlines: at 400 Gb/s, whole nanoseconds would be wrong by percents.
 const FRACTION: u32 = 32;
 
+/// Time of sending that is saved up for one batch.
+const BATCH: Duration = Duration::from_micros(100);
+
 /// The pacer of one queue pair.
 ///
 /// Within any time `w` it lets pass at most `rate × (w + burst)` bits and one packet more. A queue pair that has
-/// always something to send is woken when half the burst time is saved up, and sends that as one batch.
+/// always something to send is woken when a tenth of a millisecond is saved up, or half the burst time where that is
+/// less, and sends that as one batch: what is left of the burst time is how late it may be without a loss.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pacer {
     /// Bits per second; `None` lets everything pass.
@@ -68,7 +72,8 @@ impl Pacer {
         if self.rate.is_none() {
             return now;
         }
-        let due = self.oldest_credit(now).saturating_add(fixed_span(self.burst) / 2);
+        let saved = fixed_span(self.burst.min(BATCH + BATCH)) / 2;
+        let due = self.oldest_credit(now).saturating_add(saved);
         instant_after(due).max(now)
     }
 

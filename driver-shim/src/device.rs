@@ -7,10 +7,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use mio::Poll;
-use qp::{AsyncEvent, Counters, Drops, Limits, Nic, NicConfig, Profile, Tracer};
+use qp::{
+    AsyncEvent, CcConfig, CcState, Counters, Drops, Limits, Nic, NicConfig, Profile, QpState, Rate, Tracer,
+};
 use rand_core::{RngCore, SeedableRng};
 use rand_pcg::Pcg32;
-use wire::{Gid, Mtu, Psn};
+use wire::{Gid, Mtu, Psn, Qpn};
 
 use crate::backend::{Backend, IoCounters};
 use crate::channel::CompletionChannel;
@@ -45,6 +47,21 @@ pub struct DeviceBuilder {
     profile: Profile,
     driver: Driver,
     tracer: Option<Box<dyn Tracer>>,
+    cc: CcConfig,
+    line_rate: Option<Rate>,
+}
+
+/// A queue pair as its device's congestion control sees it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct PairCc {
+    /// Its number.
+    pub qpn: Qpn,
+    /// Its state.
+    pub state: QpState,
+    /// Its rate, target and alpha, and the CNPs it has heeded; `None` where nothing controls its rate: without congestion
+    /// control, before it is ready to receive, and for those that do not take part.
+    pub cc: Option<CcState>,
 }
 
 impl Device {
@@ -55,7 +72,15 @@ impl Device {
 
     /// A device over `backend`, for callers that choose the back end at run time.
     pub fn boxed(backend: Box<dyn Backend>) -> DeviceBuilder {
-        DeviceBuilder { backend, seed: None, profile: Profile::Strict, driver: Driver::Inline, tracer: None }
+        DeviceBuilder {
+            backend,
+            seed: None,
+            profile: Profile::Strict,
+            driver: Driver::Inline,
+            tracer: None,
+            cc: CcConfig::default(),
+            line_rate: None,
+        }
     }
 
     /// Name of its back end.
@@ -146,6 +171,27 @@ impl Device {
         self.engine().nic().drops().clone()
     }
 
+    /// Its congestion control.
+    #[must_use]
+    pub fn cc(&self) -> CcConfig {
+        self.engine().nic().config().cc.clone()
+    }
+
+    /// What its port sends at most, as congestion control takes it.
+    #[must_use]
+    pub fn line_rate(&self) -> Rate {
+        self.engine().nic().config().line_rate
+    }
+
+    /// All queue pairs with their states, rates, targets and alphas, as of now. Whoever shows a device to people calls it:
+    /// it takes the NIC's lock for as long as it takes to copy that, and changes nothing.
+    #[must_use]
+    pub fn cc_states(&self) -> Vec<PairCc> {
+        let now = self.engine().now();
+        let nic = self.engine().nic();
+        nic.cc_states(now).map(|(qpn, state, cc)| PairCc { qpn, state, cc }).collect()
+    }
+
     /// Packets lost below the NIC.
     #[must_use]
     pub fn io_counters(&self) -> IoCounters {
@@ -213,6 +259,20 @@ impl DeviceBuilder {
         self
     }
 
+    /// Congestion control of its queue pairs; off where none is set.
+    pub fn cc(mut self, cc: CcConfig) -> Self {
+        self.cc = cc;
+        self
+    }
+
+    /// What the port sends at most: the highest rate of a queue pair that congestion control has slowed down, and the
+    /// one it starts from. Where none is set it is the interface's speed, or where that is not known
+    /// [`NicConfig::LINE_RATE`]. A middlebox or link that is slower is for congestion control to find out.
+    pub fn line_rate(mut self, rate: Rate) -> Self {
+        self.line_rate = Some(rate);
+        self
+    }
+
     /// Lets `tracer` watch. Without one, a device that is opened while `tracing` is enabled at debug level
     /// or finer tells it what happens.
     pub fn tracer(mut self, tracer: Box<dyn Tracer>) -> Self {
@@ -244,8 +304,12 @@ impl DeviceBuilder {
         let name = self.backend.name();
         let addresses = self.backend.addresses().clone();
         let caps = self.backend.caps();
-        let config =
-            NicConfig::new(addresses.gids().to_vec(), addresses.active_mtu(), caps, seed, self.profile);
+        let line_rate = self.line_rate.or_else(|| addresses.speed()).unwrap_or(NicConfig::LINE_RATE);
+        let config = NicConfig {
+            cc: self.cc,
+            line_rate,
+            ..NicConfig::new(addresses.gids().to_vec(), addresses.active_mtu(), caps, seed, self.profile)
+        };
         let mut nic = Nic::new(config);
         nic.set_lane(self.backend.lane());
         if let Some(tracer) = self.tracer {

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 
 use pnet::datalink::NetworkInterface;
 use pnet::ipnetwork::IpNetwork;
+use qp::Rate;
 use socket2::{Domain, Socket, Type};
 use wire::{Gid, Mac, Mtu};
 
@@ -25,6 +26,8 @@ pub struct Interface {
     pub addresses: Vec<(IpAddr, u8)>,
     /// Largest IP packet, in bytes.
     pub mtu: u32,
+    /// Speed in Mb/s, where it has one: cards whose link is up, and virtual links that make one up.
+    pub speed: Option<u32>,
     /// Whether it is switched on.
     pub is_up: bool,
     /// Whether it is the host's loopback interface.
@@ -80,6 +83,7 @@ impl Interface {
     fn from_pnet(socket: &Socket, found: NetworkInterface) -> io::Result<Self> {
         Ok(Self {
             mtu: sys::interface_mtu(socket, &found.name)?,
+            speed: speed(&found.name),
             index: found.index,
             mac: found.mac.map(|mac| Mac(mac.octets())).filter(|mac| *mac != Mac::default()),
             addresses: found.ips.iter().map(address_and_prefix).collect(),
@@ -88,6 +92,12 @@ impl Interface {
             name: found.name,
         })
     }
+}
+
+/// Speed of an interface in Mb/s, as the kernel says.
+fn speed(name: &str) -> Option<u32> {
+    // It is -1, or cannot be read, where it is not known.
+    std::fs::read_to_string(format!("/sys/class/net/{name}/speed")).ok()?.trim().parse().ok()
 }
 
 fn address_and_prefix(network: &IpNetwork) -> (IpAddr, u8) {
@@ -100,6 +110,7 @@ pub struct GidTable {
     gids: Vec<Gid>,
     mac: Mac,
     mtu: u32,
+    speed: Option<u32>,
 }
 
 impl GidTable {
@@ -120,7 +131,20 @@ impl GidTable {
         if link_local.is_none() {
             gids.splice(..0, gids.first().copied());
         }
-        Self { gids, mac, mtu }
+        Self { gids, mac, mtu, speed: None }
+    }
+
+    /// The same on an interface of this speed in Mb/s.
+    #[must_use]
+    pub const fn with_speed(mut self, speed: Option<u32>) -> Self {
+        self.speed = speed;
+        self
+    }
+
+    /// Speed of the interface, where it has one.
+    #[must_use]
+    pub fn speed(&self) -> Option<Rate> {
+        self.speed.map(|mbps| Rate::from_mbps(mbps.into()))
     }
 
     /// GIDs by index.

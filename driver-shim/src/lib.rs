@@ -32,7 +32,7 @@ mod xrc;
 pub use ah::{AddressHandle, ConnectError};
 pub use channel::{CompletionChannel, CqEvent};
 pub use cq::CompletionQueue;
-pub use device::{Device, DeviceBuilder};
+pub use device::{Device, DeviceBuilder, PairCc};
 pub use engine::{Driver, UnknownDriver};
 pub use mcast::AttachError;
 pub use mr::{FastRegion, MemoryRegion};

@@ -1,8 +1,8 @@
 //! Queue pairs: prepared, connected, posted to.
 
 use qp::{
-    Access, AddressVector, AttrMask, BadWr, CreateError, McastError, MwRange, PostError, QpAttr, QpCap,
-    QpInit, QpState, QpType, RecvWr, SendFlags, SendWr,
+    Access, AddressVector, AttrMask, BadWr, CcState, CreateError, McastError, MwRange, PostError, QpAttr,
+    QpCap, QpInit, QpState, QpType, Rate, RecvWr, SendFlags, SendWr,
 };
 use wire::{Gid, Mtu, Psn, QKey, Qpn, RKey, RnrTimer};
 
@@ -469,6 +469,20 @@ impl QueuePair {
     #[must_use]
     pub fn state(&self) -> QpState {
         self.query().0.state
+    }
+
+    /// What congestion control thinks of it now; `None` where nothing controls its rate.
+    #[must_use]
+    pub fn cc_state(&self) -> Option<CcState> {
+        let engine = self.device().engine();
+        let now = engine.now();
+        engine.nic().cc_state(now, self.qpn)
+    }
+
+    /// The rate that it keeps now; `None` where nothing limits it.
+    #[must_use]
+    pub fn rate(&self) -> Option<Rate> {
+        self.cc_state()?.rate.rate
     }
 }
 

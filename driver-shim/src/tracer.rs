@@ -1,4 +1,5 @@
-//! The device's happenings as `tracing` events: packets at trace level, drops and state changes at debug.
+//! The device's happenings as `tracing` events: packets at trace level, drops, state changes, CNPs
+//! and rates at debug.
 
 use qp::{TraceEvent, Tracer};
 use tracing::{Span, debug, debug_span, trace};
@@ -29,6 +30,19 @@ impl Tracer for Events {
             TraceEvent::Dropped { qpn: None, reason } => debug!(at, %reason, "dropped"),
             TraceEvent::Sent { qpn, packets } => trace!(at, qp = %qpn, packets, "sent"),
             TraceEvent::State { qpn, from, to } => debug!(at, qp = %qpn, %from, %to, "state"),
+            TraceEvent::Notified { qpn, handled } => debug!(at, qp = %qpn, handled, "CNP received"),
+            TraceEvent::Notifies { to, dest } => debug!(at, %to, qp = %dest, "CNP sent"),
+            TraceEvent::Rate { qpn, state } => {
+                let bps = |rate: Option<qp::Rate>| rate.map(qp::Rate::bps);
+                debug!(
+                    at,
+                    qp = %qpn,
+                    rate = bps(state.rate),
+                    target = bps(state.target),
+                    alpha = state.alpha,
+                    "rate"
+                );
+            }
             _ => {}
         }
     }

@@ -28,7 +28,7 @@ pub mod wr;
 
 pub use cc::CcState;
 pub use cq::CqId;
-pub use dcqcn::{CcConfig, Rate, RateState};
+pub use dcqcn::{Algorithm, CcConfig, ConfigError, Params as CcParams, Rate, RateState};
 pub use error::{CreateError, DestroyError, McastError, ModifyQpError, ResizeCqError};
 pub use event::{AsyncEvent, AsyncEventKind, Drops, Event, TraceEvent, Tracer};
 pub use limits::Limits;

@@ -88,8 +88,8 @@ impl NicConfig {
         self.cc.algorithm.uses_ecn() && takes_part && params.covers(traffic_class)
     }
 
-    /// Rate of a port whose own is not known.
-    pub const LINE_RATE: Rate = Rate::from_gbps(100.0);
+    /// Rate of a port whose own is not known: what Linux says of virtual links.
+    pub const LINE_RATE: Rate = Rate::from_gbps(10.0);
 }
 
 /// The most completions a completion queue can be made for.

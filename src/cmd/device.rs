@@ -9,7 +9,7 @@ use driver_shim::backend::{
 use driver_shim::capture::{Capture, CaptureFile};
 use driver_shim::{Device, DeviceBuilder, Driver};
 use fabric::{FaultKind, FaultSpec};
-use qp::Profile;
+use qp::{Algorithm, CcConfig, Profile, Rate};
 use wire::Mac;
 
 use crate::cmd::Failure;
@@ -66,6 +66,17 @@ pub struct DeviceArgs {
     /// thread, which sleeps when there is nothing to do) or spin (a thread that never sleeps and takes a core)
     #[arg(long, value_name = "WHO", default_value_t)]
     driver: Driver,
+    /// Congestion control: off, dcqcn (rates follow the marks of switches), timely (rates follow round-trip times) or
+    /// rate=200M (each queue pair keeps this rate) [default: off, or what --cc-config says]
+    #[arg(long, value_name = "HOW")]
+    cc: Option<Algorithm>,
+    /// Parameters of congestion control: a TOML file with the keys cc, profile, dilation, burst_us and the tables dcqcn
+    /// and timely
+    #[arg(long, value_name = "FILE")]
+    cc_config: Option<PathBuf>,
+    /// What the port sends at most, as congestion control takes it, such as 10G [default: the interface's speed, or 10G]
+    #[arg(long, value_name = "RATE")]
+    line_rate: Option<Rate>,
     /// Seed of everything random, faults included; without it faults take seed 0
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -237,6 +248,23 @@ impl DeviceArgs {
         Ok(interface)
     }
 
+    /// What --cc and --cc-config ask for; the option overrides what the file names.
+    fn congestion_control(&self) -> Result<CcConfig, Failure> {
+        let mut config = match &self.cc_config {
+            None => CcConfig::default(),
+            Some(path) => {
+                let text = std::fs::read_to_string(path)
+                    .map_err(|error| Failure::Usage(format!("cannot read {}: {error}", path.display())))?;
+                CcConfig::parse(&text)
+                    .map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))?
+            }
+        };
+        if let Some(algorithm) = self.cc {
+            config.algorithm = algorithm;
+        }
+        Ok(config)
+    }
+
     /// Wraps `backend` in what the options ask for and opens the device. Of several devices of one command only
     /// the first is captured: it sees every packet once.
     fn finish(&self, mut backend: Box<dyn Backend>, which: u64) -> Result<Device, Failure> {
@@ -251,6 +279,10 @@ impl DeviceArgs {
             backend = Box::new(Faulty::new(backend, &faults, self.seed.unwrap_or(0).wrapping_add(which)));
         }
         let mut builder: DeviceBuilder = Device::boxed(backend).profile(self.profile).driver(self.driver);
+        builder = builder.cc(self.congestion_control()?);
+        if let Some(rate) = self.line_rate {
+            builder = builder.line_rate(rate);
+        }
         if let Some(seed) = self.seed {
             builder = builder.seed(seed.wrapping_add(which));
         }

@@ -73,7 +73,8 @@ impl Raw {
         let buffer = sockets.iter().map(|bound| bound.buffer).min().unwrap_or(0);
         let sockets = Sockets::new(sockets);
         Ok(Self {
-            table: GidTable::new(&sockets.addresses(), interface.mac.unwrap_or_default(), interface.mtu),
+            table: GidTable::new(&sockets.addresses(), interface.mac.unwrap_or_default(), interface.mtu)
+                .with_speed(interface.speed),
             sockets,
             in_flight: InFlight::new(buffer, CHARGE, MAX_WINDOW),
             inbox: Inbox::new(),

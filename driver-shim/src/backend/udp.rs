@@ -146,7 +146,8 @@ impl Udp {
         let (sockets, interface) =
             config.local.bind(|address, on| Bound::new(address, on.index, config.foreign_senders, lane))?;
         let addresses: Vec<IpAddr> = sockets.iter().map(|bound| bound.address).collect();
-        let table = GidTable::new(&addresses, interface.mac.unwrap_or_default(), interface.mtu);
+        let table = GidTable::new(&addresses, interface.mac.unwrap_or_default(), interface.mtu)
+            .with_speed(interface.speed);
         let mut udp = Self::over(sockets, table, config.foreign_senders);
         for i in 0..udp.sockets.all().len() {
             udp.self_test(i)?;

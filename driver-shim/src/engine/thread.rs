@@ -14,12 +14,15 @@ use wire::{Duration, Instant};
 
 use super::driver::Patience;
 use super::{Driver, Engine, Pass, SPIN, lock};
+use crate::sys;
 
 /// How long the program must have been silent for the thread to take over. While the program runs passes the thread
 /// looks as often, which takes a core for a few microseconds each time.
 const SILENCE: Duration = Duration::from_micros(100);
 /// How long to wait before packets are offered again for which there was no room.
 const RETRY_SEND: Duration = Duration::from_micros(100);
+/// Shorter waits end at their time, not at the next millisecond: packets that keep a rate are waited for so.
+const PRECISELY: StdDuration = StdDuration::from_millis(20);
 /// Time of the last pass of a program that has handed over, or has never run one.
 const HANDED_OVER: u64 = 0;
 
@@ -76,6 +79,7 @@ impl Engine {
 
     /// The thread.
     pub(crate) fn run(&self, mut poll: Poll) {
+        sys::wake_in_time();
         let mut events = Events::with_capacity(16);
         let patience = Patience::new();
         let mut idle_since = self.now();
@@ -127,7 +131,13 @@ impl Engine {
         self.asleep.store(true, Ordering::SeqCst);
         let timeout = self.next_deadline().map(|due| StdDuration::from(due.since(now)));
         let waits = self.with_io(|io| io.broken.is_some() || io.backend.before_wait());
-        let result = if waits { poll.poll(events, timeout) } else { Ok(()) };
+        let result = match timeout {
+            _ if !waits => Ok(()),
+            Some(timeout) if timeout < PRECISELY => {
+                sys::wait_precisely(poll, timeout).and_then(|()| poll.poll(events, Some(StdDuration::ZERO)))
+            }
+            timeout => poll.poll(events, timeout),
+        };
         self.asleep.store(false, Ordering::SeqCst);
         result.or_else(|error| if error.kind() == io::ErrorKind::Interrupted { Ok(()) } else { Err(error) })
     }

@@ -20,7 +20,9 @@ pub(crate) use memfd::{
     send_with_descriptor, try_lock,
 };
 pub(crate) use mmsg::{BURST, ControlBuf, Inbox, Incoming, Outgoing, send_many};
-pub(crate) use socket::{choose_socket_by, event_counter, interface_mtu, set_option, wait_readable};
+pub(crate) use socket::{
+    choose_socket_by, event_counter, interface_mtu, set_option, wait_precisely, wait_readable, wake_in_time,
+};
 pub(crate) use xsk::{
     RingOffsets, bind_xdp, kick_xdp, lost_by_xdp, register_packet_memory, ring_offsets, xdp_socket,
 };

@@ -3,9 +3,11 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr;
 use std::time::Duration;
 
 use libc::{c_int, socklen_t};
+use mio::Poll;
 
 #[expect(clippy::cast_possible_truncation, reason = "the size of an int")]
 const INT_LEN: socklen_t = size_of::<c_int>() as socklen_t;
@@ -55,6 +57,23 @@ pub(crate) fn wait_readable(fd: BorrowedFd<'_>, limit: Duration) -> io::Result<b
         Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+/// Waits until something that `poll` watches is ready or `limit` has passed. Polls count milliseconds; this does not.
+pub(crate) fn wait_precisely(poll: &Poll, limit: Duration) -> io::Result<()> {
+    let mut entry = libc::pollfd { fd: poll.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let limit = libc::timespec {
+        tv_sec: limit.as_secs().try_into().unwrap_or(libc::time_t::MAX),
+        tv_nsec: limit.subsec_nanos().into(),
+    };
+    // SAFETY: one entry and one time, which live through the call; no signal mask.
+    check(unsafe { libc::ppoll(&raw mut entry, 1, &raw const limit, ptr::null()) }).map(drop)
+}
+
+/// Lets waits of the calling thread end when they are to, rather than up to 50 microseconds later together with others'.
+pub(crate) fn wake_in_time() {
+    // SAFETY: takes no pointers. Where it fails, waits are as long as ever.
+    let _ = unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong, 0, 0, 0) };
 }
 
 /// A descriptor that is readable while what was written to it is more than what was read: each write adds a number,

@@ -114,7 +114,8 @@ impl Packet {
         sys::bind_link(&socket, interface.index).map_err(&failed)?;
         let mut packet = Self {
             socket,
-            table: GidTable::new(&identity.addresses, identity.mac, interface.mtu),
+            table: GidTable::new(&identity.addresses, identity.mac, interface.mtu)
+                .with_speed(interface.speed),
             mac: identity.mac,
             in_flight: InFlight::new(buffer, if config.offload { CHARGE_IN_RUN } else { CHARGE }, MAX_WINDOW),
             inbox: Inbox::new(),

@@ -135,7 +135,8 @@ impl Xdp {
         }
         let mut xdp = Self {
             rings,
-            table: GidTable::new(&identity.addresses, identity.mac, interface.mtu),
+            table: GidTable::new(&identity.addresses, identity.mac, interface.mtu)
+                .with_speed(interface.speed),
             mac: identity.mac,
             mode,
             neighbours: Table::new(identity.neighbours),

@@ -1,0 +1,101 @@
+//! Congestion control of a device: over real sockets, and with every driver. Nothing here fails for slowness.
+
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ferroce_driver_shim::backend::{Backend, Local, Loopback, Udp, UdpConfig};
+use ferroce_driver_shim::{CompletionQueue, ConnectOptions, Device, Driver, MemoryRegion, QueuePair};
+use qp::{Access, Algorithm, CcConfig, QpType, Rate, SendWr, WcStatus};
+
+/// Limit of any wait of a test; reached only by a failure.
+const LIMIT: Duration = Duration::from_secs(20);
+const LEN: usize = 300_000;
+
+struct End {
+    device: Device,
+    cq: CompletionQueue,
+    mr: MemoryRegion,
+    qp: QueuePair,
+}
+
+/// Two connected ends, of which both have congestion control.
+fn connected(
+    backends: [Box<dyn Backend>; 2],
+    cc: &CcConfig,
+    driver: Driver,
+    options: &ConnectOptions,
+) -> [End; 2] {
+    let prepared = backends.map(|backend| {
+        let builder = Device::boxed(backend).seed(1).cc(cc.clone()).line_rate(Rate::from_gbps(10.0));
+        let device = builder.driver(driver).open().unwrap();
+        let (pd, cq) = (device.alloc_pd(), device.create_cq(64).unwrap());
+        let mr = pd.register(vec![7; LEN], Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
+        let qp = pd.create_qp(QpType::Rc, &cq, &cq).signal_all().build().unwrap();
+        (device, cq, mr, qp)
+    });
+    let mut peers = [prepared[1].3.endpoint(1), prepared[0].3.endpoint(1)].into_iter();
+    prepared.map(|(device, cq, mr, qp)| {
+        let qp = qp.connect(peers.next().unwrap(), options).unwrap();
+        End { device, cq, mr, qp }
+    })
+}
+
+fn write(near: &End, far: &End, len: usize) {
+    let wr = SendWr::write(1, &[near.mr.slice(0..len).unwrap()], far.mr.addr(), far.mr.rkey());
+    near.qp.post_send(wr).unwrap();
+    let done = near.cq.wait(1, LIMIT);
+    assert_eq!(done.iter().map(|wc| wc.status).collect::<Vec<_>>(), [WcStatus::Success]);
+}
+
+/// The program sleeps while its packets keep their time, whoever runs the device.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "it sees that time passes")]
+fn a_rate_is_kept_with_every_driver() {
+    let rate = Rate::from_mbps(50.0);
+    let cc = CcConfig { algorithm: Algorithm::Rate(rate), ..CcConfig::default() };
+    for driver in Driver::ALL {
+        let hub = Loopback::hub();
+        let backends = [2, 3]
+            .map(|last| -> Box<dyn Backend> { Box::new(hub.attach([127, 0, 0, last].into()).unwrap()) });
+        let [near, far] = connected(backends, &cc, driver, &ConnectOptions::default());
+        let begin = Instant::now();
+        write(&near, &far, LEN);
+        let least = LEN as f64 * 8.0 / rate.bps() - 0.002;
+        let took = begin.elapsed().as_secs_f64();
+        assert!(took >= least, "{driver}: {LEN} bytes took {took} s");
+        assert_eq!(near.qp.rate(), Some(rate));
+        assert_eq!(near.device.counters().local_ack_timeout_err, 0);
+    }
+}
+
+/// A sender may mark its own packets; what comes of it is the same. The mark crosses real sockets, as does the CNP.
+#[test]
+fn marks_and_cnps_cross_udp_sockets() {
+    let cc = CcConfig {
+        algorithm: Algorithm::Dcqcn,
+        params: Arc::new(qp::CcParams { cnp_interval: wire::Duration::ZERO, ..qp::CcParams::PAPER }),
+        ..CcConfig::default()
+    };
+    let backends = [1, 2].map(|_| -> Box<dyn Backend> {
+        let config = UdpConfig { local: Local::FreeLoopback, ..UdpConfig::default() };
+        Box::new(Udp::open(&config).unwrap())
+    });
+    let options = ConnectOptions { traffic_class: 3, timeout: 20, ..ConnectOptions::default() };
+    let [near, far] = connected(backends, &cc, Driver::Inline, &options);
+    assert_eq!((near.qp.rate(), near.device.line_rate()), (None, Rate::from_gbps(10.0)));
+    write(&near, &far, 10_000);
+    let marked = far.device.counters().np_ecn_marked_roce_packets;
+    assert!(marked > 0);
+    assert_eq!(far.device.counters().np_cnp_sent, marked, "one for each, at once");
+    // They left before the acknowledgement that the completion came of.
+    assert_eq!(near.device.counters().rp_cnp_handled, marked);
+    let states = near.device.cc_states();
+    let state = states.iter().find(|pair| pair.qpn == near.qp.qpn()).unwrap().cc.unwrap();
+    assert_eq!(state.cnps_handled, marked);
+    assert!(state.rate.rate.unwrap() < Rate::from_gbps(10.0) && state.rate.alpha.unwrap() > 0.0);
+    let others = far.device.cc_states();
+    assert_eq!(others[0].cc.unwrap().rate.rate, None, "no CNP came the other way");
+}
