@@ -95,7 +95,30 @@ impl CaptureFile {
         if let Some(IpAddr::V4(v4)) = table.gids().last().map(|gid| gid.ip()) {
             options.push(InterfaceDescriptionOption::IfDescription(Cow::Owned(v4.to_string())));
         }
-        let block = InterfaceDescriptionBlock { linktype: DataLink::RAW, snaplen: 0, options };
+        self.add_described(DataLink::RAW, options)
+    }
+
+    /// Adds an interface whose packets are whole Ethernet frames, or IP packets, and returns its number.
+    pub(crate) fn add_link(&self, name: &str, has_frames: bool) -> u32 {
+        let link = if has_frames { DataLink::ETHERNET } else { DataLink::RAW };
+        let options = vec![
+            InterfaceDescriptionOption::IfName(Cow::Borrowed(name)),
+            InterfaceDescriptionOption::IfTsResol(NANOSECONDS),
+        ];
+        self.add_described(link, options)
+    }
+
+    /// Writes a packet of an interface that [`CaptureFile::add_link`] has added.
+    pub(crate) fn write_bytes(&self, interface: u32, bytes: &[u8]) {
+        let time = wall_clock();
+        let mut writer = self.lock();
+        writer.packet.clear();
+        writer.packet.extend_from_slice(bytes);
+        writer.write_packet(interface, OUTBOUND, time);
+    }
+
+    fn add_described(&self, linktype: DataLink, options: Vec<InterfaceDescriptionOption<'_>>) -> u32 {
+        let block = InterfaceDescriptionBlock { linktype, snaplen: 0, options };
         let mut writer = self.lock();
         let number = writer.interfaces;
         writer.interfaces += 1;
@@ -119,6 +142,14 @@ impl Writer {
         self.packet.resize(net.len(), 0);
         net.emit(&mut self.packet);
         self.packet.extend_from_slice(body);
+        self.write_packet(interface, direction, time);
+    }
+
+    /// Writes [`Writer::packet`].
+    fn write_packet(&mut self, interface: u32, direction: u32, time: StdDuration) {
+        if self.failed.is_some() {
+            return;
+        }
         let block = EnhancedPacketBlock {
             interface_id: interface,
             timestamp: time,

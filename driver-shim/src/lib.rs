@@ -8,6 +8,7 @@
 
 mod ah;
 pub mod backend;
+pub mod bridge;
 pub mod capture;
 mod channel;
 mod clock;

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use super::owner::{self, PortOwner};
 use crate::interfaces::Interface;
@@ -99,6 +100,22 @@ pub enum OpenError {
         /// Address that was asked for.
         address: IpAddr,
     },
+    /// No bridge listens at this path.
+    #[error("no bridge at {}: {source}; start one with `ferroce bridge {} --rate 200M`", .path.display(), .path.display())]
+    NoBridge {
+        /// Path that was asked for.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Another device has the address, on this bridge.
+    #[error("{address} is in use by another device on the bridge {}; bind another address", .path.display())]
+    AddressOnBridge {
+        /// Address that was asked for.
+        address: IpAddr,
+        /// Path of the bridge.
+        path: PathBuf,
+    },
     /// The kernel does not send what the ICRC needs.
     #[error("the udp back end's self-test on {address} failed: {reason}")]
     SelfTest {
@@ -125,6 +142,7 @@ impl OpenError {
             Self::PortInUse { .. }
             | Self::AddressTaken { .. }
             | Self::AddressInMemory { .. }
+            | Self::AddressOnBridge { .. }
             | Self::NoFreeAddress => libc::EADDRINUSE,
             Self::NoPermission { .. } => libc::EPERM,
             Self::NoSuchAddress { .. } => libc::EADDRNOTAVAIL,
@@ -132,7 +150,9 @@ impl OpenError {
             Self::QueueInUse { .. } | Self::ProgramInUse { .. } => libc::EBUSY,
             Self::Interface { .. } | Self::NoSuchLanes { .. } | Self::NoSuchQueue { .. } => libc::EINVAL,
             Self::SelfTest { .. } => libc::EOPNOTSUPP,
-            Self::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+            Self::Io { source, .. } | Self::NoBridge { source, .. } => {
+                source.raw_os_error().unwrap_or(libc::EIO)
+            }
         }
     }
 

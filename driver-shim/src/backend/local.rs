@@ -150,7 +150,7 @@ pub(super) fn receive_buffer(socket: &Socket) -> io::Result<u32> {
 }
 
 /// Gives `socket` a send buffer of `bytes`, or what comes closest.
-pub(super) fn send_buffer(socket: &Socket, bytes: i32) -> io::Result<()> {
+pub(crate) fn send_buffer(socket: &Socket, bytes: i32) -> io::Result<()> {
     sys::set_option(socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, bytes)
         .or_else(|_| sys::set_option(socket, libc::SOL_SOCKET, libc::SO_SNDBUF, bytes))
 }

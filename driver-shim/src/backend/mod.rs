@@ -13,6 +13,7 @@ use qp::Lane;
 use wire::Instant;
 use wire::batch::{Caps, RxBurst, TxBatch};
 
+mod bridge;
 mod error;
 mod faulty;
 mod filter;
@@ -31,10 +32,11 @@ mod xdp;
 #[cfg(test)]
 mod namespace;
 
+pub use bridge::BridgePort;
 pub use error::{JoinError, OpenError};
 pub use faulty::Faulty;
 pub use local::Local;
-pub(crate) use local::domain;
+pub(crate) use local::{domain, send_buffer};
 pub use loopback::{Hub, Loopback};
 pub use owner::PortOwner;
 pub use packet::{Packet, PacketConfig};

@@ -1,0 +1,232 @@
+use std::io::Write;
+use std::path::PathBuf;
+use std::thread::JoinHandle;
+
+use proptest::prelude::*;
+use wire::{ROCE_V2_PORT, icrc};
+
+use super::*;
+use crate::bridge::{Bridge, BridgeConfig, BridgeError, Report, Stopper, Way};
+
+const WAY: Way =
+    Way { rate: 10_000_000_000, delay: wire::Duration::ZERO, limit: 1 << 24, red: None, drop: 0.0, seed: 1 };
+
+/// A bridge in a thread of its own.
+struct Running {
+    path: PathBuf,
+    stopper: Stopper,
+    thread: JoinHandle<Report>,
+}
+
+/// A path that no other test uses.
+fn path(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("ferroce-test-{}-{name}", std::process::id()))
+}
+
+fn config(way: Way) -> BridgeConfig {
+    BridgeConfig { way, shared: Vec::new(), warm_up: None, lasts: None, capture: None }
+}
+
+fn start(name: &str, config: &BridgeConfig) -> Running {
+    let path = path(name);
+    let mut bridge = Bridge::listen(&path, config).expect("a bridge");
+    let stopper = bridge.stopper();
+    Running { path, stopper, thread: std::thread::spawn(move || bridge.run().expect("it ends well")) }
+}
+
+impl Running {
+    fn port(&self, last: u8) -> BridgePort {
+        BridgePort::open(&self.path, &Local::Address(address(last))).expect("a port")
+    }
+
+    fn stop(self) -> Report {
+        self.stopper.stop();
+        let report = self.thread.join().expect("no panic");
+        assert!(!self.path.exists(), "the socket is gone");
+        report
+    }
+}
+
+fn address(last: u8) -> IpAddr {
+    IpAddr::from([10, 0, 0, last])
+}
+
+fn batch(port: &BridgePort, from: u8, to: u8, count: usize) -> TxBatch {
+    let net = NetHeader::v2(address(from), address(to), ROCE_V2_PORT, 2, 64).expect("one family");
+    let mut tx = TxBatch::new();
+    tx.begin(net, &port.caps(), 7);
+    for i in 0..count {
+        tx.push(64).fill(i as u8);
+    }
+    tx.seal();
+    tx
+}
+
+/// Waits for `count` packets; returns the bodies.
+fn receive(port: &mut BridgePort, count: usize) -> Vec<Vec<u8>> {
+    let mut rx = RxBurst::new();
+    let mut bodies = Vec::new();
+    while bodies.len() < count {
+        crate::sys::wait_readable(port.socket.as_fd(), PATIENCE).expect("a poll");
+        rx.clear();
+        assert_ne!(port.recv_burst(&mut rx).expect("receives"), 0, "{} of {count}", bodies.len());
+        for (packet, body) in rx.iter() {
+            assert!(icrc::verify(&packet.net, body));
+            bodies.push(body.to_vec());
+        }
+    }
+    bodies
+}
+
+#[test]
+fn packets_pass_between_clients_in_order() {
+    let bridge = start("pass", &config(WAY));
+    let (mut a, mut b) = (bridge.port(1), bridge.port(2));
+    assert_eq!((a.name(), a.rate()), ("bridge", WAY.rate));
+    let tx = batch(&a, 1, 2, 64);
+    assert_eq!(a.send_batch(&tx, 3).expect("sends"), 61);
+    let sent: Vec<_> = tx.bodies_from(3).map(<[u8]>::to_vec).collect();
+    assert_eq!(receive(&mut b, 61), sent);
+    let answer = batch(&b, 2, 1, 1);
+    assert_eq!(b.send_batch(&answer, 0).expect("sends"), 1);
+    assert_eq!(receive(&mut a, 1).len(), 1);
+    let report = bridge.stop();
+    assert_eq!(report.queues.iter().map(|queue| queue.packets).collect::<Vec<_>>(), [1, 61]);
+    assert_eq!(report.lost, crate::bridge::Lost::default());
+}
+
+#[test]
+fn an_address_has_one_client_until_it_is_dropped() {
+    let bridge = start("address", &config(WAY));
+    let first = bridge.port(1);
+    let again = BridgePort::open(&bridge.path, &Local::Address(address(1)));
+    assert!(matches!(again, Err(OpenError::AddressOnBridge { .. })), "{again:?}");
+    drop(first);
+    // The bridge reads of the end before it reads of the new one, or else is asked once more.
+    let opened = (0..1000).map(|_| BridgePort::open(&bridge.path, &Local::Address(address(1))));
+    opened.flatten().next().expect("free again");
+    let [a, b] =
+        [0, 1].map(|_| BridgePort::open(&bridge.path, &Local::FreeLoopback).expect("free addresses"));
+    let addresses = [&a, &b].map(|port| port.table.gids().last().expect("an address").ip());
+    assert_eq!(addresses, [IpAddr::from([127, 0, 0, 2]), IpAddr::from([127, 0, 0, 3])]);
+    bridge.stop();
+}
+
+#[test]
+fn addresses_that_share_a_queue_are_one_bottleneck() {
+    let shared = vec![address(3), address(4)];
+    let bridge = start("shared", &BridgeConfig { shared, ..config(WAY) });
+    let [mut a, mut c, mut d] = [1, 3, 4].map(|last| bridge.port(last));
+    for to in [3, 4, 4] {
+        let tx = batch(&a, 1, to, 1);
+        assert_eq!(a.send_batch(&tx, 0).expect("sends"), 1);
+    }
+    assert_eq!((receive(&mut c, 1).len(), receive(&mut d, 2).len()), (1, 2));
+    let report = bridge.stop();
+    let queues: Vec<_> = report.queues.iter().map(|queue| (queue.to.join(" "), queue.packets)).collect();
+    assert_eq!(queues, [("10.0.0.1".to_owned(), 0), ("10.0.0.3 10.0.0.4".to_owned(), 3)]);
+}
+
+#[test]
+fn a_bridge_that_ends_is_noticed() {
+    let bridge = start("ends", &config(WAY));
+    let mut port = bridge.port(1);
+    bridge.stop();
+    let mut rx = RxBurst::new();
+    assert_eq!(port.recv_burst(&mut rx).expect_err("an error").to_string(), "the bridge has ended");
+    let tx = batch(&port, 1, 2, 1);
+    port.send_batch(&tx, 0).expect_err("an error");
+}
+
+#[test]
+fn a_path_is_taken_from_the_dead_and_from_no_other() {
+    let bridge = start("path", &config(WAY));
+    let second = Bridge::listen(&bridge.path, &config(WAY));
+    assert!(matches!(second, Err(BridgeError::PathInUse { .. })), "{second:?}");
+    bridge.stop();
+
+    let dead = path("dead");
+    let listener = Socket::new(Domain::UNIX, Type::SEQPACKET, None).expect("a socket");
+    listener.bind(&SockAddr::unix(&dead).expect("a path")).expect("binds");
+    drop(listener);
+    let refused = BridgePort::open(&dead, &Local::FreeLoopback);
+    assert!(matches!(refused, Err(OpenError::NoBridge { .. })), "{refused:?}");
+    let bridge = start("dead", &config(WAY));
+    bridge.port(1);
+    bridge.stop();
+
+    let file = path("file");
+    std::fs::write(&file, "mine").expect("writes");
+    let refused = Bridge::listen(&file, &config(WAY));
+    assert!(matches!(refused, Err(BridgeError::NoSocket { .. })), "{refused:?}");
+    assert_eq!(std::fs::read(&file).expect("reads"), b"mine");
+    std::fs::remove_file(&file).expect("removes");
+}
+
+#[test]
+fn what_clients_should_not_send_is_dropped_and_counted() {
+    let bridge = start("hostile", &config(WAY));
+    let (mut good, mut other) = (bridge.port(1), bridge.port(2));
+    let bad = connect(&bridge.path).expect("connects");
+    let send = |bytes: &[u8]| (&mut &bad).write_all(bytes).expect("sends");
+    let mut packet = Vec::new();
+    let tx = batch(&good, 1, 2, 1);
+    let (net, body) = tx.iter().next().expect("a packet");
+    packet.resize(net.len(), 0);
+    net.emit(&mut packet);
+    packet.extend_from_slice(body);
+    // From an address that is another's; before that nothing of it is known at all.
+    send(&packet);
+    send(&packet[..packet.len() - 1]);
+    send(&[&packet[..], b"more"].concat());
+    send(&vec![0x45; LONGEST + 1]);
+    send(b"\0FB\x01\x01 but not an address");
+    send(b"\0");
+    assert_eq!(ask(&bad, &bridge.path, address(3)).expect("an answer"), Some(WAY.rate));
+    assert_eq!(ask(&bad, &bridge.path, address(3)).expect("an answer"), Some(WAY.rate));
+    assert_eq!(ask(&bad, &bridge.path, address(2)).expect("an answer"), None);
+    for to in [9, 2] {
+        let tx = batch(&good, 1, to, 1);
+        good.send_batch(&tx, 0).expect("sends");
+    }
+    assert_eq!(receive(&mut other, 1).len(), 1);
+    let report = bridge.stop();
+    assert_eq!((report.lost.malformed, report.lost.foreign, report.lost.unroutable), (5, 1, 1));
+}
+
+#[test]
+fn one_who_does_not_read_stops_nobody_else() {
+    let bridge = start("deaf", &config(WAY));
+    let [mut a, mut reads, _deaf] = [1, 2, 3].map(|last| bridge.port(last));
+    // More than a socket and a ring hold.
+    for _ in 0..200 {
+        for to in [3, 2] {
+            let tx = batch(&a, 1, to, 64);
+            let mut sent = 0;
+            while sent < 64 {
+                sent += a.send_batch(&tx, sent).expect("sends");
+                if sent < 64 {
+                    std::thread::yield_now();
+                }
+            }
+        }
+        assert_eq!(receive(&mut reads, 64).len(), 64);
+    }
+    let report = bridge.stop();
+    assert!(report.lost.not_taken > 0, "{:?}", report.lost);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+    #[test]
+    fn any_bytes_leave_a_bridge_alive(messages in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..200), 1..50)) {
+        let bridge = start("any", &config(WAY));
+        let bad = connect(&bridge.path).expect("connects");
+        for message in &messages {
+            (&mut &bad).write_all(message).expect("sends");
+        }
+        drop(bad);
+        bridge.port(1);
+        bridge.stop();
+    }
+}
