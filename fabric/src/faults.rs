@@ -64,6 +64,13 @@ impl Probability {
         (0.0..=1.0).contains(&value).then_some(Self(value))
     }
 
+    /// Reads `0.01` or `1%`.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (digits, scale) = text.strip_suffix('%').map_or((text, 1.0), |digits| (digits, 100.0));
+        Self::new(digits.parse::<f64>().ok()? / scale)
+    }
+
     /// The number.
     #[must_use]
     pub const fn value(self) -> f64 {
@@ -204,12 +211,7 @@ impl FaultSpec {
 }
 
 fn parse_probability(text: &str) -> Result<Probability, FaultParseError> {
-    let (digits, scale) = text.strip_suffix('%').map_or((text, 1.0), |digits| (digits, 100.0));
-    digits
-        .parse::<f64>()
-        .ok()
-        .and_then(|value| Probability::new(value / scale))
-        .ok_or_else(|| FaultParseError::Probability(text.to_owned()))
+    Probability::parse(text).ok_or_else(|| FaultParseError::Probability(text.to_owned()))
 }
 
 fn parse_address(text: &str) -> Result<Address, FaultParseError> {
@@ -262,8 +264,9 @@ fn parse_24(text: &str, what: &'static str) -> Result<u32, FaultParseError> {
         .ok_or_else(|| FaultParseError::Number(what, text.to_owned()))
 }
 
-/// A decimal number and its unit, such as `2ms` or `0.5s`.
-fn parse_time(text: &str) -> Option<Duration> {
+/// Reads a decimal number and its unit (ns, us, ms or s), such as `2ms` or `0.5s`.
+#[must_use]
+pub fn parse_time(text: &str) -> Option<Duration> {
     let unit_at = text.find(|c: char| c.is_ascii_alphabetic())?;
     let (digits, unit) = text.split_at(unit_at);
     let nanos_per_unit = match unit {

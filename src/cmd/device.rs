@@ -1,10 +1,15 @@
 //! The options that every command which opens a device takes, and the opening.
 
+use std::ffi::OsStr;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
+use clap::ValueEnum;
+use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
 use driver_shim::backend::{
-    Backend, Faulty, Hub, Local, OpenError, Packet, PacketConfig, Raw, Shm, Udp, UdpConfig, Xdp, XdpConfig,
+    Backend, BridgePort, Faulty, Hub, Local, OpenError, Packet, PacketConfig, Raw, Shm, Udp, UdpConfig, Xdp,
+    XdpConfig,
 };
 use driver_shim::capture::{Capture, CaptureFile};
 use driver_shim::{Device, DeviceBuilder, Driver};
@@ -29,6 +34,42 @@ pub(crate) enum BackendKind {
     Xdp,
     /// Memory shared by processes of one user on this host; not RoCE on the wire
     Shm,
+    /// The slow link of a `ferroce bridge PATH`, between processes of this host; no privilege
+    #[value(name = "bridge:PATH")]
+    Bridge,
+}
+
+/// A back end, with what its name says beside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Named {
+    kind: BackendKind,
+    /// Socket of the bridge; empty for others.
+    path: PathBuf,
+}
+
+/// Reads the name of a back end.
+#[derive(Clone, Copy, Debug)]
+struct BackendParser;
+
+impl TypedValueParser for BackendParser {
+    type Value = Named;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        option: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<Named, clap::Error> {
+        if let Some(path) = value.as_bytes().strip_prefix(b"bridge:").filter(|path| !path.is_empty()) {
+            return Ok(Named { kind: BackendKind::Bridge, path: OsStr::from_bytes(path).into() });
+        }
+        let kind = EnumValueParser::new().parse_ref(command, option, value)?;
+        Ok(Named { kind, path: PathBuf::new() })
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(BackendKind::value_variants().iter().filter_map(ValueEnum::to_possible_value)))
+    }
 }
 
 /// Options for the device.
@@ -36,9 +77,9 @@ pub(crate) enum BackendKind {
 #[command(next_help_heading = "Device")]
 pub struct DeviceArgs {
     /// Packet I/O [default: udp; packet where --ip is given]
-    #[arg(long, value_enum)]
-    backend: Option<BackendKind>,
-    /// Own address; without it and --dev, udp and shm take the first free of 127.0.0.2, 127.0.0.3, …
+    #[arg(long, value_parser = BackendParser)]
+    backend: Option<Named>,
+    /// Own address; without it and --dev, udp, shm and bridge take the first free of 127.0.0.2, 127.0.0.3, …
     #[arg(long, value_name = "ADDR")]
     bind: Option<IpAddr>,
     /// Network interface, with all its addresses
@@ -127,7 +168,7 @@ impl DeviceArgs {
     /// The back end that is meant.
     pub(crate) fn backend(&self) -> BackendKind {
         let default = if self.ip.is_empty() { BackendKind::Udp } else { BackendKind::Packet };
-        self.backend.unwrap_or(default)
+        self.backend.as_ref().map_or(default, |named| named.kind)
     }
 
     /// Opens the one device of a command.
@@ -139,7 +180,7 @@ impl DeviceArgs {
             BackendKind::Loopback => {
                 return Err(Failure::Usage(
                     "the loopback back end reaches only devices of the same process; use udp (no privilege), \
-                     raw, packet or xdp, or shm between processes of this host"
+                     raw, packet or xdp, or shm or bridge:PATH between processes of this host"
                         .into(),
                 ));
             }
@@ -147,7 +188,8 @@ impl DeviceArgs {
             BackendKind::Raw => Box::new(Raw::open(&self.local()?)?),
             BackendKind::Packet => Box::new(Packet::open(&self.packet_config()?)?),
             BackendKind::Xdp => Box::new(Xdp::open(&self.xdp_config()?)?),
-            BackendKind::Shm => Box::new(Shm::open(&self.shm_local()?)?),
+            BackendKind::Shm => Box::new(Shm::open(&self.own_address("shm")?)?),
+            BackendKind::Bridge => Box::new(self.bridge_port(&self.own_address("bridge")?)?),
         };
         self.finish(backend, 0)
     }
@@ -158,13 +200,13 @@ impl DeviceArgs {
         if self.dev.is_some() || own_host || matches!(self.backend(), BackendKind::Packet | BackendKind::Xdp)
         {
             return Err(Failure::Usage(
-                "this command makes both ends on the loopback interface: choose the back end udp, loopback, raw \
-                 or shm, without --dev, --ip and --mac"
+                "this command makes both ends on the loopback interface: choose the back end udp, loopback, raw, \
+                 shm or bridge:PATH, without --dev, --ip and --mac"
                     .into(),
             ));
         }
         if let Some(IpAddr::V6(first)) = self.bind
-            && !matches!(self.backend(), BackendKind::Loopback | BackendKind::Shm)
+            && !matches!(self.backend(), BackendKind::Loopback | BackendKind::Shm | BackendKind::Bridge)
         {
             return Err(Failure::Usage(format!(
                 "the loopback interface has one IPv6 address only, and this command needs {first} and the one after \
@@ -184,6 +226,7 @@ impl DeviceArgs {
                 }
                 BackendKind::Raw => Box::new(Raw::open(&local)?),
                 BackendKind::Shm => Box::new(Shm::open(&local)?),
+                BackendKind::Bridge => Box::new(self.bridge_port(&local)?),
                 _ => Box::new(Udp::open(&self.udp_config(local))?),
             };
             self.finish(backend, u64::from(which))
@@ -207,13 +250,19 @@ impl DeviceArgs {
         }
     }
 
-    fn shm_local(&self) -> Result<Local, Failure> {
+    /// The address of a device whose back end uses none of the host's.
+    fn own_address(&self, backend: &str) -> Result<Local, Failure> {
         if self.dev.is_some() {
-            return Err(Failure::Usage(
-                "the shm back end uses no interface: give an address with --bind instead of --dev".into(),
-            ));
+            return Err(Failure::Usage(format!(
+                "the {backend} back end uses no interface: give an address with --bind instead of --dev"
+            )));
         }
         self.local()
+    }
+
+    fn bridge_port(&self, local: &Local) -> Result<BridgePort, OpenError> {
+        let path = self.backend.as_ref().map(|named| named.path.as_path());
+        BridgePort::open(path.unwrap_or(Path::new("")), local)
     }
 
     fn udp_config(&self, local: Local) -> UdpConfig {

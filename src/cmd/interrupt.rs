@@ -21,12 +21,17 @@ pub(crate) struct Interrupt(Arc<AtomicBool>);
 impl Interrupt {
     /// Starts to listen.
     pub(crate) fn watch() -> Result<Self, Failure> {
+        Self::watch_and(|| {})
+    }
+
+    /// Starts to listen, and with the first signal calls `act` too, for what does not ask whether one has come.
+    pub(crate) fn watch_and(act: impl Fn() + Send + 'static) -> Result<Self, Failure> {
         let failed = |error: io::Error| Failure::Failed(format!("cannot watch for signals: {error}"));
         let signals = Signals::new([SIGINT, SIGTERM]).map_err(failed)?;
         let flag = Arc::new(AtomicBool::new(false));
         let watcher = Arc::clone(&flag);
         let thread = std::thread::Builder::new().name("signals".into());
-        thread.spawn(move || listen(signals, &watcher)).map_err(failed)?;
+        thread.spawn(move || listen(signals, &watcher, act)).map_err(failed)?;
         Ok(Self(flag))
     }
 
@@ -36,7 +41,7 @@ impl Interrupt {
     }
 }
 
-fn listen(mut signals: Signals, flag: &AtomicBool) {
+fn listen(mut signals: Signals, flag: &AtomicBool, act: impl Fn()) {
     let mut first = None;
     for _ in signals.forever() {
         let now = now();
@@ -44,6 +49,7 @@ fn listen(mut signals: Signals, flag: &AtomicBool) {
             std::process::exit(1);
         }
         flag.store(true, Ordering::Relaxed);
+        act();
     }
 }
 

@@ -4,6 +4,7 @@
 //! right but it failed, 2 wrong command line or a named file that is not what it should be. Whatever goes
 //! wrong is said in one line on standard error.
 
+mod bridge;
 mod counters;
 mod demo;
 mod device;
@@ -66,6 +67,12 @@ enum Command {
     AtomicBw(Box<perf::Args>),
     /// Latency of atomic operations, as ib_atomic_lat
     AtomicLat(Box<perf::Args>),
+    /// Be a slow link with congestion marks and losses between devices, or between two interfaces
+    ///
+    /// Devices of this host that are to meet on it are started with --backend bridge:PATH and each with its own --bind
+    /// ADDR. Each address has an output queue of this rate. Runs until SIGINT, SIGTERM or for --seconds, and then says
+    /// what passed.
+    Bridge(bridge::Args),
     /// Print the RoCE packets of capture files
     Trace(trace::Args),
 }
@@ -131,6 +138,7 @@ where
             Command::ReadLat(args) => perf::run(args, tool(Verb::Read, Kind::Latency), out),
             Command::AtomicBw(args) => perf::run(args, tool(Verb::Atomic, Kind::Bandwidth), out),
             Command::AtomicLat(args) => perf::run(args, tool(Verb::Atomic, Kind::Latency), out),
+            Command::Bridge(args) => bridge::run(args, out, err),
             Command::Trace(args) => trace::run(args, out, err),
         },
         Err(error) => match error.kind() {

@@ -56,7 +56,7 @@ fn batch(port: &BridgePort, from: u8, to: u8, count: usize) -> TxBatch {
     let mut tx = TxBatch::new();
     tx.begin(net, &port.caps(), 7);
     for i in 0..count {
-        tx.push(64).fill(i as u8);
+        tx.push(64).fill(u8::try_from(i).unwrap_or(0));
     }
     tx.seal();
     tx
