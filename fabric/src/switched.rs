@@ -36,6 +36,14 @@ use routes::Routes;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Node(usize);
 
+impl Node {
+    /// Its place among all nodes of its fabric, in the order in which they were added, from 0.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0
+    }
+}
+
 /// What a switch is like.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SwitchParams {
@@ -325,6 +333,18 @@ impl Fabric {
     #[must_use]
     pub fn may_send(&self, host: Node, priority: u8) -> bool {
         self.members[host.0].ports.first().is_some_and(|port| port.is_free(self.now, priority & 7))
+    }
+
+    /// Whether the cable of `host` is free. What is in front of it has been paused, then.
+    #[must_use]
+    pub fn is_idle(&self, host: Node) -> bool {
+        self.members[host.0].ports.first().is_some_and(|port| !port.is_busy)
+    }
+
+    /// Bytes in front of the cable of `host`, of all priorities.
+    #[must_use]
+    pub fn backlog(&self, host: Node) -> u64 {
+        self.members[host.0].ports.first().map_or(0, |port| port.queues.iter().map(|queue| queue.bytes).sum())
     }
 
     /// The next packet that came to `host`, and when.

@@ -80,9 +80,11 @@ fn flood(fabric: &mut Fabric, senders: &[(Node, u8)], to: (Node, u8), until: Ins
 fn a_packet_crosses_two_cables() {
     let (mut fabric, _, [a, b]) = star(SwitchParams::default());
     fabric.send(at(100), a, packet(1, 2, 0));
-    assert!(!fabric.may_send(a, 0));
+    assert!(!fabric.may_send(a, 0) && !fabric.is_idle(a));
+    fabric.send(at(100), a, packet(1, 9, 0));
+    assert_eq!(fabric.backlog(a), 1_000);
     assert_eq!(run(&mut fabric, b, at(1 << 40)), [(4_100, packet(1, 2, 0))]);
-    assert!(fabric.may_send(a, 0));
+    assert!(fabric.may_send(a, 0) && fabric.is_idle(a));
     let mut news: Vec<Node> = std::iter::from_fn(|| fabric.poll_host()).collect();
     news.sort();
     assert_eq!(news, [a, b]);
