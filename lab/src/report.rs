@@ -120,8 +120,10 @@ pub struct Summary {
 pub struct FlowSummary {
     /// Its name.
     pub name: String,
-    /// Mean rate, in Gb/s of frames.
+    /// Mean rate at which it arrived, in Gb/s of frames.
     pub rate_mean_gbps: f64,
+    /// Bytes of complete messages per time, in Gb/s: neither headers nor what came twice.
+    pub goodput_mean_gbps: f64,
     /// Mean of alpha over time; `null` where its algorithm has none.
     pub alpha_mean: Option<f64>,
     /// Completion time of its last message, in ms from its start; `null` where it does not end.
@@ -133,7 +135,7 @@ pub struct FlowSummary {
 pub struct Flow {
     /// Its name.
     pub name: String,
-    /// What it sent, averaged over each step, in Gb/s of frames.
+    /// What of it arrived, averaged over each step, in Gb/s of frames.
     pub rate_gbps: Trace,
     /// The rate that congestion control allows, in Gb/s; empty where there is none.
     pub allowed_gbps: Trace,

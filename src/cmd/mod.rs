@@ -10,6 +10,7 @@ mod demo;
 mod device;
 mod devinfo;
 mod interrupt;
+mod lab;
 mod perf;
 mod pingpong;
 mod trace;
@@ -73,6 +74,10 @@ enum Command {
     /// ADDR. Each address has an output queue of this rate. Runs until SIGINT, SIGTERM or for --seconds, and then says
     /// what passed.
     Bridge(bridge::Args),
+    /// Run a scenario of congestion control on simulated hosts and switches, in virtual time
+    ///
+    /// The queue pairs and their congestion control are the real ones. docs/lab.md explains scenarios and their keys.
+    Lab(lab::Args),
     /// Print the RoCE packets of capture files
     Trace(trace::Args),
 }
@@ -139,6 +144,7 @@ where
             Command::AtomicBw(args) => perf::run(args, tool(Verb::Atomic, Kind::Bandwidth), out),
             Command::AtomicLat(args) => perf::run(args, tool(Verb::Atomic, Kind::Latency), out),
             Command::Bridge(args) => bridge::run(args, out, err),
+            Command::Lab(args) => lab::run(args, out),
             Command::Trace(args) => trace::run(args, out, err),
         },
         Err(error) => match error.kind() {

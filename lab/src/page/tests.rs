@@ -63,6 +63,7 @@ fn run(name: &str, flows: u32, cc: bool) -> Run {
                 .map(|flow| FlowSummary {
                     name: flow.name.clone(),
                     rate_mean_gbps: share,
+                    goodput_mean_gbps: share,
                     alpha_mean: cc.then_some(0.107),
                     fct_ms: Some(6.4),
                 })

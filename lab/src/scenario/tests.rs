@@ -1,0 +1,207 @@
+use super::*;
+
+const SMALL: &str = "\
+duration_ms = 10
+senders = 2
+
+[link]
+rate_gbps = 10
+
+[[hosts]]
+name = \"tx\"
+count = \"senders\"
+
+[[hosts]]
+name = \"rx\"
+
+[[flows]]
+name = \"flow\"
+from = \"tx\"
+to = \"rx\"
+";
+
+fn parse(text: &str, sets: &[&str]) -> Result<Scenario, ScenarioError> {
+    let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+    Scenario::parse("small", text, &sets, None)
+}
+
+#[test]
+fn all_built_in_scenarios_are_read() {
+    for builtin in BUILTIN {
+        let scenario = Scenario::builtin(builtin.name, &[], Some(7)).unwrap();
+        let scenario = scenario.unwrap_or_else(|error| panic!("{}: {error}", builtin.name));
+        assert!(scenario.see.len() > 80 && scenario.title != builtin.name, "{}", builtin.name);
+        assert!(!scenario.setups.is_empty() && scenario.seed == 7);
+    }
+    assert!(Scenario::builtin("nothing", &[], None).is_none());
+}
+
+#[test]
+fn changes_reach_what_they_name() {
+    let sets = [
+        "senders=3",
+        "link.rate_gbps=25",
+        "link.delay_us=2.5",
+        "switch.kmin_kb=10",
+        "switch.kmax_kb=400",
+        "switch.pmax=0.2",
+        "cc.profile=connectx",
+        "duration_ms=20",
+        "flows.0.mtu=4096",
+        "flows.flow.size_kb=100",
+        "hosts.rx.rate_gbps=50",
+    ];
+    let scenario = parse(SMALL, &sets).unwrap();
+    let setup = &scenario.setups[0];
+    assert_eq!(setup.hosts.len(), 4);
+    assert_eq!(setup.hosts[0].cable, Cable { rate: 25_000_000_000, delay: Duration::from_nanos(2_500) });
+    assert_eq!(setup.hosts[3].cable.rate, 50_000_000_000);
+    let red = setup.switches[0].params.red.unwrap();
+    assert_eq!((red.kmin, red.kmax, red.pmax), (10_000, 400_000, 0.2));
+    assert_eq!(setup.cc.params.profile, dcqcn::Profile::Connectx);
+    assert!(!setup.cc.params.release_at_line, "the lab's default");
+    assert_eq!(setup.duration, Duration::from_millis(20));
+    assert_eq!((setup.flows[2].mtu, setup.flows[2].messages), (Mtu::B4096, Some((100_000, 1))));
+    assert_eq!(scenario.parameters["link"]["rate_gbps"], 25);
+}
+
+#[test]
+fn what_is_wrong_is_named_with_its_line_key_and_range() {
+    for (change, to, wanted) in [
+        ("rate_gbps = 10", "rate_gbps = 0", "line 5: link.rate_gbps = 0: it must be 0.000001 to 10000 Gb/s"),
+        (
+            "rate_gbps = 10",
+            "rate_gpbs = 10",
+            "line 5: there is no key link.rate_gpbs; the keys here are rate_gbps, delay_us",
+        ),
+        ("senders = 2", "senders = 2.5", "line 2: senders = 2.5: it must be a whole number, 1 to 4096"),
+        (
+            "senders = 2",
+            "senders = \"two\"",
+            "line 2: senders = \"two\": it must be a whole number, 1 to 4096",
+        ),
+        ("duration_ms = 10", "duration_ms = ", "line 1: "),
+        (
+            "to = \"rx\"",
+            "to = \"nobody\"",
+            "line 17: flows.0.to = \"nobody\": it must be hosts, or one of them: rx, tx",
+        ),
+        ("to = \"rx\"", "", "line 14: flows.0.to is missing: it must be the name of hosts"),
+        (
+            "to = \"rx\"",
+            "to = \"tx\"",
+            "line 17: flows.0.to = \"tx\": it must be hosts other than those that send",
+        ),
+        (
+            "[link]",
+            "[cc]\nprofile = \"papre\"\n[link]",
+            "line 5: [cc] profile = \"papre\": it must be one of paper, connectx",
+        ),
+        (
+            "[link]",
+            "[cc]\nalgorithm = \"on\"\n[link]",
+            "line 5: [cc] algorithm = \"on\": it must be one of off, dcqcn",
+        ),
+        (
+            "[link]",
+            "[cc.dcqcn]\nrpg_gd = 3\n[link]",
+            "line 5: [cc] rpg_gd = 3: it must be a whole number, 10 to 20",
+        ),
+        (
+            "[link]",
+            "[cc]\n\nspeed = 3\n[link]",
+            "line 6: [cc] there is no key speed; the keys here are algorithm, profile",
+        ),
+        (
+            "[link]",
+            "[switch]\nkmin_kb = 300\n[link]",
+            "line 5: switch.kmin_kb = 300: it must be such that kmin_kb (300) is not above kmax_kb (200)",
+        ),
+        (
+            "[link]",
+            "[switch]\nlossless = [9]\n[link]",
+            "line 5: switch.lossless = [9]: it must be a list of numbers, each a whole number, 0 to 7",
+        ),
+        (
+            "[link]",
+            "[switch]\nwatchdog = \"cat\"\n[link]",
+            "line 5: switch.watchdog = \"cat\": it must be one of off, drop, forward, alert",
+        ),
+        (
+            "[link]",
+            "[measure]\nwatch = [\"rx->tx1\"]\n[link]",
+            "line 5: measure.watch = [\"rx->tx1\"]: it must be a list of queues",
+        ),
+    ] {
+        let text = SMALL.replacen(change, to, 1);
+        let error = parse(&text, &[]).unwrap_err().to_string();
+        assert!(error.starts_with(wanted), "{error}\n{wanted}");
+    }
+}
+
+#[test]
+fn a_change_that_is_wrong_is_named_itself() {
+    for (set, wanted) in [
+        (
+            "link.rate_gbps=-1",
+            "--set link.rate_gbps=-1: link.rate_gbps = -1: it must be 0.000001 to 10000 Gb/s",
+        ),
+        (
+            "cc.profile=none",
+            "--set cc.profile=none: [cc] profile = \"none\": it must be one of paper, connectx",
+        ),
+        ("speed=1", "--set speed=1: there is no key speed; the keys here are "),
+        ("senders", "--set senders: a change is key.path=value"),
+        (
+            "flows.5.qps=2",
+            "--set flows.5.qps=2: there is no flows.5: say the name of one, or its number, 0 to 0",
+        ),
+        ("senders=[1", "--set senders=[1: "),
+    ] {
+        let error = parse(SMALL, &[set]).unwrap_err().to_string();
+        assert!(error.starts_with(wanted), "{error}\n{wanted}");
+    }
+}
+
+#[test]
+fn variants_change_what_they_say_and_nothing_else() {
+    let text = format!(
+        "{SMALL}\n[[variants]]\nname = \"off\"\n[variants.cc]\nalgorithm = \"off\"\n\n[[variants]]\nname = \"deep\"\n\
+         [variants.switch]\nbuffer_kb = 5000\n"
+    );
+    let scenario = parse(&text, &["switch.buffer_kb=700"]).unwrap();
+    let [off, deep] = &scenario.setups[..] else { panic!("two") };
+    assert_eq!((off.name.as_str(), deep.name.as_str()), ("off", "deep"));
+    assert!(!off.cc.algorithm.uses_ecn() && deep.cc.algorithm.uses_ecn());
+    let buffers = [off, deep].map(|setup| setup.switches[0].params.buffer);
+    assert_eq!(buffers, [700_000, 5_000_000]);
+    let wrong = text.replace("buffer_kb = 5000", "buffer_kb = 0");
+    let error = parse(&wrong, &[]).unwrap_err().to_string();
+    assert!(error.starts_with("line 27: switch.buffer_kb = 0: it must be 1 to "), "{error}");
+}
+
+#[test]
+fn dilation_slows_times_and_rates_and_leaves_bytes() {
+    let fast = parse(SMALL, &[]).unwrap();
+    let slow = parse(SMALL, &["dilation=100"]).unwrap();
+    let (fast, slow) = (&fast.setups[0], &slow.setups[0]);
+    assert_eq!(slow.duration.as_nanos(), 100 * fast.duration.as_nanos());
+    assert_eq!(slow.hosts[0].cable.rate * 100, fast.hosts[0].cable.rate);
+    assert_eq!(slow.hosts[0].cable.delay.as_nanos(), 100 * fast.hosts[0].cable.delay.as_nanos());
+    assert_eq!(slow.cc.params.time_reset.as_nanos(), 100 * fast.cc.params.time_reset.as_nanos());
+    assert_eq!(slow.switches[0].params.red, fast.switches[0].params.red);
+}
+
+#[test]
+fn rings_and_pairs_join_hosts() {
+    let ring = SMALL
+        .replace("senders = 2", "senders = 4")
+        .replace("from = \"tx\"\nto = \"rx\"", "from = \"tx\"\npairs = \"ring\"\nsize_kb = 400");
+    let flows = &parse(&ring, &[]).unwrap().setups[0].flows;
+    let ends: Vec<_> = flows.iter().map(|flow| (flow.from, flow.to, flow.follows)).collect();
+    assert_eq!(ends, [(0, 1, Some(3)), (1, 2, Some(0)), (2, 3, Some(1)), (3, 0, Some(2))]);
+    assert_eq!(flows[0].messages, Some((100_000, 6)));
+    let all = parse(SMALL, &["flows.0.pairs=all", "flows.0.qps=2"]).unwrap();
+    let names: Vec<_> = all.setups[0].flows.iter().map(|flow| flow.name.as_str()).collect();
+    assert_eq!(names, ["flow1", "flow2", "flow3", "flow4"]);
+}
