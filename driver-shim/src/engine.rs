@@ -146,7 +146,7 @@ impl Engine {
         if self.driver == Driver::Inline {
             self.drive_for(Pass::Poll(cq));
         } else {
-            self.patience.idled(|| self.now());
+            self.patience.idled(|| self.now(), std::thread::yield_now);
         }
     }
 
@@ -159,10 +159,11 @@ impl Engine {
             self.note_driven(self.now());
         }
         self.wanted.store(true, Ordering::SeqCst);
-        if self.run_wanted(pass) {
-            self.patience.worked();
-        } else {
-            self.patience.idled(|| self.now());
+        match self.run_wanted(pass) {
+            Ran::Work => self.patience.worked(),
+            Ran::Idle => self.patience.idled(|| self.now(), std::thread::yield_now),
+            // Who has the path may be waiting for this core.
+            Ran::Elsewhere => self.patience.stood_off(|| self.now(), || self.with_io(|_| ())),
         }
     }
 
@@ -180,10 +181,10 @@ impl Engine {
         }
     }
 
-    /// Runs the passes that are wanted; true where anything was done. Everyone who lets go of `io` calls it, so
-    /// that no wish is lost: whoever finds `io` taken has noted its wish before, and the holder looks after.
-    fn run_wanted(&self, mut pass: Pass) -> bool {
-        let (mut any, mut passes) = (false, 0);
+    /// Runs the passes that are wanted. Everyone who lets go of `io` calls it, so that no wish is lost: whoever finds
+    /// `io` taken has noted its wish before, and the holder looks after.
+    fn run_wanted(&self, mut pass: Pass) -> Ran {
+        let (mut any, mut passes, mut elsewhere) = (false, 0, false);
         let more = loop {
             // Between the note, or the letting go, before and the look behind: neither may pass the other.
             fence(Ordering::SeqCst);
@@ -196,7 +197,10 @@ impl Engine {
             let mut io = match self.io.try_lock() {
                 Ok(io) => io,
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => break false,
+                Err(TryLockError::WouldBlock) => {
+                    elsewhere = true;
+                    break false;
+                }
             };
             self.wanted.store(false, Ordering::SeqCst);
             any |= self.pass(&mut io, pass);
@@ -207,7 +211,11 @@ impl Engine {
         if (any || more) && self.asleep.swap(false, Ordering::SeqCst) {
             self.wake();
         }
-        any
+        match (any, elsewhere) {
+            (true, _) => Ran::Work,
+            (false, true) => Ran::Elsewhere,
+            (false, false) => Ran::Idle,
+        }
     }
 
     /// Lets `work` have the packet path.
@@ -346,6 +354,17 @@ impl Engine {
         }
         sent
     }
+}
+
+/// What wanting a pass came to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ran {
+    /// Passes found work.
+    Work,
+    /// There was nothing to do.
+    Idle,
+    /// Somebody else has the packet path, and makes the pass.
+    Elsewhere,
 }
 
 /// What sending came to.

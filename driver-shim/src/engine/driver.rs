@@ -62,6 +62,8 @@ impl FromStr for Driver {
 /// Idle passes before a caller that polls on lets others have its core for a moment: several round trips on an idle
 /// machine, so that who has a core of its own gives nothing away.
 const MOST: u32 = 64;
+/// Attempts in vain before a caller waits for whoever keeps it off.
+const MOST_FOR_OTHERS: u32 = 8;
 /// A yield that takes longer than this has let somebody else run: it takes a fraction of this when nobody wants to.
 const SOMEBODY_RAN: Duration = Duration::from_micros(2);
 
@@ -89,16 +91,26 @@ impl Patience {
         self.idle.store(0, Ordering::Relaxed);
     }
 
-    /// A pass found nothing: yields where that has gone on for long enough.
-    pub(super) fn idled(&self, now: impl Fn() -> Instant) {
+    /// A pass found nothing: lets others have the core by `give_way` where that has gone on for long enough.
+    pub(super) fn idled(&self, now: impl Fn() -> Instant, give_way: impl FnOnce()) {
+        self.bear(MOST, now, give_way);
+    }
+
+    /// Another has what a pass needs: waits for it by `give_way` where that has gone on for a moment. It may have lost
+    /// the core to who asks.
+    pub(super) fn stood_off(&self, now: impl Fn() -> Instant, give_way: impl FnOnce()) {
+        self.bear(MOST_FOR_OTHERS, now, give_way);
+    }
+
+    fn bear(&self, most: u32, now: impl Fn() -> Instant, give_way: impl FnOnce()) {
         let idle = self.idle.load(Ordering::Relaxed);
-        if idle < self.limit.load(Ordering::Relaxed) {
+        if idle < self.limit.load(Ordering::Relaxed).min(most) {
             self.idle.store(idle + 1, Ordering::Relaxed);
             std::hint::spin_loop();
             return;
         }
         let before = now();
-        std::thread::yield_now();
+        give_way();
         self.yielded(now() - before);
     }
 
@@ -139,12 +151,13 @@ mod tests {
         let clock = Cell::new(Instant::from_nanos(0));
         for pass in 0.. {
             let asked = Cell::new(false);
-            patience.idled(|| {
-                asked.set(true);
-                let now = clock.get();
-                clock.set(now + took);
-                now
-            });
+            patience.idled(
+                || clock.get(),
+                || {
+                    asked.set(true);
+                    clock.set(clock.get() + took);
+                },
+            );
             if asked.get() {
                 return pass;
             }

@@ -186,12 +186,21 @@ fn the_thread_leaves_the_device_to_a_program_that_runs_passes_until_it_falls_sil
     let bare = Bare::new();
     let engine = &bare.engine;
     let at = |micros: u64| Instant::from_nanos(1000 * micros);
-    let waits = |micros| engine.time_at_gate(at(micros)).map(|wait| StdDuration::from(wait).as_micros());
+    let silence = Duration::from_micros(100);
+    let watch = |seen| thread::Watch { silence, seen: at(seen).as_nanos() };
+    let waits_having_seen = |seen, micros| {
+        engine.time_at_gate(at(micros), watch(seen)).map(|wait| StdDuration::from(wait).as_micros())
+    };
+    let waits = |micros| waits_having_seen(10, micros);
     assert_eq!(waits(10), None, "it has run none");
     engine.note_driven(at(10));
     assert_eq!([10, 30, 109, 110, 5000].map(waits), [Some(100), Some(80), Some(1), None, None]);
     engine.note_driven(at(5000));
     assert_eq!(waits(5000), Some(100));
+    assert_eq!(waits(9000), Some(100), "it has run one since the last look, which may just have ended");
+    assert_eq!(waits_having_seen(5000, 9000), None);
+    let long = engine.with_io(|_| waits_having_seen(5000, 9000));
+    assert_eq!(long, Some(100), "its pass takes long");
     engine.hand_over();
     assert_eq!(waits(5000), None, "it waits for an event");
     let cq = engine.nic().create_cq(1).expect("a queue");
@@ -199,8 +208,31 @@ fn the_thread_leaves_the_device_to_a_program_that_runs_passes_until_it_falls_sil
         engine.hand_over();
         let before = engine.now();
         pass(engine, cq);
-        assert!(engine.time_at_gate(before).is_some(), "every pass of the program counts");
+        assert!(engine.time_at_gate(before, watch(0)).is_some(), "every pass of the program counts");
     }
+}
+
+/// Whoever has the packet path may wait for the core of whoever polls for it.
+#[test]
+fn who_polls_in_vain_for_long_waits_for_who_has_the_packet_path() {
+    let bare = Bare::new();
+    let engine = &bare.engine;
+    let cq = engine.nic().create_cq(1).expect("a queue");
+    let polls = AtomicUsize::new(0);
+    let io = lock(&engine.io);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while bare.asked() == 0 {
+                polls.fetch_add(1, Ordering::Relaxed);
+                engine.polled(cq);
+            }
+        });
+        while polls.load(Ordering::Relaxed) <= 8 {
+            std::thread::yield_now();
+        }
+        drop(io);
+    });
+    assert_eq!(polls.into_inner(), 9, "the last one waits, and makes the pass");
 }
 
 /// Two queue pairs of devices without threads, connected to each other.

@@ -6,6 +6,7 @@
 //! does not know of.
 
 use std::io;
+use std::sync::TryLockError;
 use std::sync::atomic::Ordering;
 use std::time::Duration as StdDuration;
 
@@ -16,15 +17,30 @@ use super::driver::Patience;
 use super::{Driver, Engine, Pass, SPIN, lock};
 use crate::sys;
 
-/// How long the program must have been silent for the thread to take over. While the program runs passes the thread
-/// looks as often, which takes a core for a few microseconds each time.
+/// How long the program must have been silent for the thread to take over. The thread looks as often, which takes a core
+/// for a few microseconds each time: where the program runs passes for long it looks ever less often.
 const SILENCE: Duration = Duration::from_micros(100);
+/// Silence of a program that has run passes for long.
+const LONGEST_SILENCE: Duration = Duration::from_micros(800);
 /// How long to wait before packets are offered again for which there was no room.
 const RETRY_SEND: Duration = Duration::from_micros(100);
 /// Shorter waits end at their time, not at the next millisecond: packets that keep a rate are waited for so.
 const PRECISELY: StdDuration = StdDuration::from_millis(20);
 /// Time of the last pass of a program that has handed over, or has never run one.
 const HANDED_OVER: u64 = 0;
+
+/// What the thread knows of a program that runs passes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Watch {
+    /// How long it must have been silent.
+    pub(super) silence: Duration,
+    /// When its last pass began, as of the look before.
+    pub(super) seen: u64,
+}
+
+impl Watch {
+    const BEGIN: Self = Self { silence: SILENCE, seen: HANDED_OVER };
+}
 
 impl Engine {
     /// The program runs a pass at `now`.
@@ -44,12 +60,17 @@ impl Engine {
     }
 
     /// How long from `now` on the thread is to leave the device to the program.
-    pub(super) fn time_at_gate(&self, now: Instant) -> Option<Duration> {
+    pub(super) fn time_at_gate(&self, now: Instant, watch: Watch) -> Option<Duration> {
         match self.driven.load(Ordering::Relaxed) {
             HANDED_OVER => None,
             last => {
-                let end = Instant::from_nanos(last) + SILENCE;
-                (end > now).then(|| end - now)
+                let end = Instant::from_nanos(last) + watch.silence;
+                if end > now {
+                    return Some(end - now);
+                }
+                // A pass can take longer than that, where it has much to do or the program waits for its core.
+                let in_pass = || matches!(self.io.try_lock(), Err(TryLockError::WouldBlock));
+                (last != watch.seen || in_pass()).then_some(watch.silence)
             }
         }
     }
@@ -83,11 +104,13 @@ impl Engine {
         let mut events = Events::with_capacity(16);
         let patience = Patience::new();
         let mut idle_since = self.now();
+        let mut watch = Watch::BEGIN;
         while !self.stop.load(Ordering::Relaxed) {
-            if self.stands_at_gate() {
+            if self.stands_at_gate(&mut watch) {
                 idle_since = self.now();
                 continue;
             }
+            watch.silence = SILENCE;
             let busy = self.with_io(|io| self.pass(io, Pass::Full));
             let now = self.now();
             if busy {
@@ -100,7 +123,7 @@ impl Engine {
                 continue;
             }
             if now - idle_since < SPIN {
-                patience.idled(|| self.now());
+                patience.idled(|| self.now(), std::thread::yield_now);
                 continue;
             }
             if let Err(error) = self.block(&mut poll, &mut events, now) {
@@ -112,16 +135,18 @@ impl Engine {
     }
 
     /// Waits for a moment where the program runs passes itself; says whether it does.
-    fn stands_at_gate(&self) -> bool {
+    fn stands_at_gate(&self, watch: &mut Watch) -> bool {
         let now = self.now();
-        if self.time_at_gate(now).is_none() {
+        let seen = self.driven.load(Ordering::Relaxed);
+        if self.time_at_gate(now, *watch).is_none() {
             return false;
         }
         let guard = lock(&self.gate.0);
-        let Some(wait) = self.time_at_gate(now).filter(|_| !self.stop.load(Ordering::Relaxed)) else {
+        let Some(wait) = self.time_at_gate(now, *watch).filter(|_| !self.stop.load(Ordering::Relaxed)) else {
             return false;
         };
         drop(self.gate.1.wait_timeout(guard, wait.into()));
+        *watch = Watch { silence: LONGEST_SILENCE.min(watch.silence + watch.silence), seen };
         true
     }
 
