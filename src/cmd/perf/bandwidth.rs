@@ -21,6 +21,8 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Completions taken at a time.
 const POLL: usize = 64;
 const EVENT_WAIT: Duration = Duration::from_millis(100);
+/// Messages after which the device is driven while there are more to post: what comes first is on its way meanwhile.
+const DRIVE_AFTER: u64 = 256;
 /// Bits of a completion's mark that count the messages of its queue pair; those above name the queue pair.
 const COUNT_BITS: u32 = 44;
 
@@ -37,6 +39,8 @@ pub(super) struct Run<'a, 'b> {
     sends: bool,
     receives: bool,
     pairs: Vec<Counts>,
+    /// Queue pairs that may have room for more sends.
+    roomy: Vec<usize>,
     sent: u64,
     received: u64,
     posted_at: Vec<Instant>,
@@ -53,6 +57,8 @@ pub(super) struct Run<'a, 'b> {
 /// Messages of one queue pair.
 #[derive(Clone, Copy, Default)]
 struct Counts {
+    /// It is among those that may have room.
+    is_roomy: bool,
     posted: u64,
     completed: u64,
     received: u64,
@@ -88,7 +94,8 @@ impl<'a, 'b> Run<'a, 'b> {
             tx_depth: args.tx_depth(tool).into(),
             sends,
             receives,
-            pairs: vec![Counts::default(); session.pairs.len()],
+            pairs: vec![Counts { is_roomy: true, ..Counts::default() }; session.pairs.len()],
+            roomy: (0..session.pairs.len()).rev().collect(),
             sent: 0,
             received: 0,
             posted_at: Vec::new(),
@@ -197,8 +204,9 @@ impl<'a, 'b> Run<'a, 'b> {
     /// Fills every queue.
     fn post(&mut self) -> Result<(), Failure> {
         let list = u64::from(self.session.args.post_list);
-        let mut any = false;
-        for index in 0..self.pairs.len() {
+        let mut undriven = 0;
+        while let Some(index) = self.roomy.pop() {
+            self.pairs[index].is_roomy = false;
             loop {
                 let Counts { posted, completed, .. } = self.pairs[index];
                 let room = (self.tx_depth - (posted - completed)).min(self.iters - posted);
@@ -206,11 +214,16 @@ impl<'a, 'b> Run<'a, 'b> {
                 if room == 0 || room < list && room < self.iters - posted && posted > completed {
                     break;
                 }
-                self.post_list(index, room.min(list))?;
-                any = true;
+                let count = room.min(list);
+                self.post_list(index, count)?;
+                undriven += count;
+                if undriven >= DRIVE_AFTER {
+                    undriven = 0;
+                    self.session.device.drive();
+                }
             }
         }
-        if any {
+        if undriven > 0 {
             self.session.device.drive();
         }
         Ok(())
@@ -274,7 +287,12 @@ impl<'a, 'b> Run<'a, 'b> {
     }
 
     fn on_sent(&mut self, mark: u64, at: Instant) {
-        let pair = &mut self.pairs[usize::try_from(mark >> COUNT_BITS).unwrap_or(0)];
+        let index = usize::try_from(mark >> COUNT_BITS).unwrap_or(0);
+        let pair = &mut self.pairs[index];
+        if !pair.is_roomy {
+            pair.is_roomy = true;
+            self.roomy.push(index);
+        }
         let upto = mark & ((1 << COUNT_BITS) - 1);
         let count = upto - pair.completed;
         pair.completed = upto;
