@@ -5,6 +5,7 @@
 
 mod captures;
 mod compliance;
+mod congestion;
 mod counters;
 mod errnos;
 mod fields_a;

@@ -17,6 +17,7 @@ pub(crate) struct Conn {
     /// First PSN of the first and of the second end.
     pub(crate) psns: [u32; 2],
     pub(crate) access: Access,
+    pub(crate) traffic_class: u8,
 }
 
 impl Default for Conn {
@@ -31,6 +32,7 @@ impl Default for Conn {
             max_dest_rd_atomic: 4,
             psns: [0x00_1000, 0xAB_CDEF],
             access: Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC | Access::FLUSH_GLOBAL,
+            traffic_class: 0,
         }
     }
 }
@@ -40,7 +42,11 @@ impl Conn {
     pub(crate) fn steps(&self, peer: (Gid, Qpn), sq_psn: Psn, rq_psn: Psn) -> [(QpAttr, AttrMask); 3] {
         let attr = QpAttr {
             access: self.access,
-            addr: AddressVector { dgid: peer.0, ..AddressVector::default() },
+            addr: AddressVector {
+                dgid: peer.0,
+                traffic_class: self.traffic_class,
+                ..AddressVector::default()
+            },
             path_mtu: self.mtu,
             dest_qpn: peer.1,
             rq_psn,

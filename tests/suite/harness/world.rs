@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use fabric::{LinkParams, Network, NodeId};
-use qp::{CqId, Event, Nic, NicConfig, QpCap, QpInit, QpType, RecvWr, SrqInit, SrqXrc};
+use qp::{CcConfig, CqId, Event, Nic, NicConfig, QpCap, QpInit, QpType, Rate, RecvWr, SrqInit, SrqXrc};
 use transport::{Access, Completion, DropReason, PdId, Profile};
 use wire::batch::{Caps, IpIdRule, RxBurst, TxBatch};
 use wire::{Duration, Gid, Instant, Mtu, Qpn, Srqn};
@@ -109,6 +109,11 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(config: WorldConfig) -> Self {
+        Self::controlled(config, &CcConfig::default())
+    }
+
+    /// With congestion control on ports of the links' rate.
+    pub(crate) fn controlled(config: WorldConfig, cc: &CcConfig) -> Self {
         let mut net = Network::new(config.seed);
         if std::env::var_os("FERROCE_PCAP").is_some() {
             net.record();
@@ -121,13 +126,16 @@ impl World {
                     Ipv4Addr::new(10, 0, 0, n).into()
                 };
                 let gid = Gid::from(ip);
-                let mut nic = Nic::new(NicConfig::new(
+                let plain = NicConfig::new(
                     vec![gid],
                     Mtu::B4096,
                     config.caps,
                     config.seed.wrapping_add(n.into()),
                     config.profiles[usize::from(n - 1) % config.profiles.len()],
-                ));
+                );
+                let line_rate =
+                    config.link.rate.map_or(NicConfig::LINE_RATE, |rate| Rate::from_bps(rate as f64));
+                let mut nic = Nic::new(NicConfig { cc: cc.clone(), line_rate, ..plain });
                 let pd = nic.alloc_pd();
                 Host { nic, node: net.add_node([gid], config.link), gid, pd, events: Vec::new() }
             })
