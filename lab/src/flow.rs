@@ -16,6 +16,8 @@ pub(crate) struct Plan {
     pub(crate) period: Option<Duration>,
     /// When the first begins.
     pub(crate) start: Instant,
+    /// From when on it posts nothing more.
+    pub(crate) stop: Instant,
     /// Whether message n waits for n of another flow.
     pub(crate) follows: bool,
     /// Whether others wait for its messages.
@@ -63,7 +65,8 @@ impl Flow {
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let more = self.plan.messages.is_none_or(|(_, count)| self.begun < count);
         let waits = self.left == 0 && more && !self.failed;
-        (waits && (self.begun == 0 || self.plan.period.is_some())).then(|| self.due())
+        let by_clock = self.begun == 0 || self.plan.period.is_some();
+        Some(self.due()).filter(|due| waits && by_clock && *due < self.plan.stop)
     }
 
     /// When the next message may begin as far as time goes.
@@ -74,7 +77,7 @@ impl Flow {
 
     /// The next work request at `now`.
     pub(crate) fn next(&mut self, now: Instant) -> Option<Piece> {
-        if self.failed || self.waiting >= self.plan.depth {
+        if self.failed || self.waiting >= self.plan.depth || now >= self.plan.stop {
             return None;
         }
         if self.left == 0 {
@@ -143,6 +146,7 @@ mod tests {
         messages: Some((150, 2)),
         period: None,
         start: Instant::from_nanos(10),
+        stop: Instant::from_nanos(1_000),
         follows: false,
         announces: false,
         chunk: 100,
@@ -196,6 +200,8 @@ mod tests {
         assert_eq!(posted(&mut flow, 10), [(100, false); 3]);
         assert_eq!(flow.completed(false), None);
         assert_eq!(posted(&mut flow, 20), [(100, false)]);
+        assert_eq!((flow.completed(false), posted(&mut flow, 1_000)), (None, vec![]), "it has stopped");
+        assert_eq!(posted(&mut flow, 999), [(100, false)]);
         flow.fail();
         assert_eq!((flow.completed(false), posted(&mut flow, 20), flow.has_failed()), (None, vec![], true));
     }

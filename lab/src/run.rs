@@ -188,6 +188,7 @@ impl World {
                 messages: flow.messages,
                 period: flow.period,
                 start,
+                stop: Instant::ZERO + flow.stop,
                 follows: flow.follows.is_some(),
                 announces,
                 chunk: qp.chunk,

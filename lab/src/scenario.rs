@@ -146,6 +146,8 @@ pub struct FlowSetup {
     pub period: Option<Duration>,
     /// When it begins.
     pub start: Duration,
+    /// From when on it posts nothing more.
+    pub stop: Duration,
     /// It begins up to so much later, at random.
     pub jitter: Duration,
     /// Its rate at the start, as if congestion control had come there; `None` for the line's.

@@ -207,7 +207,7 @@ fn setup(name: &str, source: &Source, table: &Table) -> Result<Setup, ScenarioEr
     qp_section.finish()?;
     let mut flows = Vec::new();
     for section in top.sections("flows")? {
-        flow_group(section, &names, &mut flows, &qp, (duration_ms, scale))?;
+        flow_group(section, &names, &mut flows, &qp, scale)?;
     }
     if flows.is_empty() {
         return Err(top.wrong("flows", "a list of tables: [[flows]]"));
@@ -413,7 +413,7 @@ fn flow_group(
     names: &Names,
     flows: &mut Vec<FlowSetup>,
     qp: &QpSetup,
-    (duration_ms, scale): (f64, Scale),
+    scale: Scale,
 ) -> Result<(), ScenarioError> {
     let name = section.text("name")?.unwrap_or("flow");
     let from = section.text("from")?.ok_or_else(|| section.wrong("from", "the name of hosts"))?;
@@ -454,7 +454,8 @@ fn flow_group(
     if period.is_some() && (messages.is_none() || pairs == 2) {
         return Err(section.wrong("period_ms", "left out of rings and where there is no size_kb"));
     }
-    let start = section.number("start_ms", real(0.0, duration_ms, "ms (duration_ms)"))?.unwrap_or(0.0);
+    let start = section.number("start_ms", MS)?.unwrap_or(0.0);
+    let stop = section.number("stop_ms", real(start, 1e7, "ms, not before start_ms"))?;
     let jitter = section.number("jitter_us", US)?.unwrap_or(0.0);
     let initial = section.number("initial_gbps", GBPS)?;
     let qp_type = match section.word("service", &["rc", "uc"])? {
@@ -479,6 +480,7 @@ fn flow_group(
             messages,
             period,
             start: scale.ms(start),
+            stop: scale.ms(stop.unwrap_or(1e7)),
             jitter: scale.time(jitter * 1e3),
             initial: initial.map(|gbps| Rate::from_gbps(gbps / scale.0)),
             has_own_port,
