@@ -107,6 +107,8 @@ struct QueueMeter {
     /// Integrals over time of level and square, and bytes sent: now and at the end of the warm-up.
     now: [f64; 3],
     warm: [f64; 3],
+    /// The integral of the level at the last step.
+    at_step: f64,
     /// Most bytes, before and after.
     most: [f64; 2],
 }
@@ -142,6 +144,7 @@ impl Meter {
             peak: Trace::default(),
             now: [0.0; 3],
             warm: [0.0; 3],
+            at_step: 0.0,
             most: [0.0; 2],
         });
         // Windows are such that one begins where the warm-up ends.
@@ -310,12 +313,12 @@ impl Meter {
                 }
             }
         }
-        let before: Vec<f64> = self.queues.iter().map(|queue| queue.now[0]).collect();
         let most: Vec<[f64; 2]> =
             self.queues.iter_mut().map(|queue| std::mem::replace(&mut queue.most, [0.0; 2])).collect();
         self.look_at_queues(now, fabric);
-        for (queue, (before, most)) in self.queues.iter_mut().zip(before.into_iter().zip(most)) {
+        for (queue, most) in self.queues.iter_mut().zip(most) {
             let time = self.step.as_nanos() as f64;
+            let before = std::mem::replace(&mut queue.at_step, queue.now[0]);
             push(&mut queue.depth, ms, ((queue.now[0] - before) / time).max(0.0) / 1e3);
             push(&mut queue.peak, ms, queue.most[0].max(queue.most[1]) / 1e3);
             queue.most = [most[0].max(queue.most[0]), most[1].max(queue.most[1])];
