@@ -3,8 +3,8 @@
 use std::net::Ipv4Addr;
 
 use ferroce_qp::{
-    Access, AddressVector, AttrMask, Completion, CqId, MrInfo, Nic, NicConfig, PdId, Profile, QpAttr, QpCap,
-    QpInit, QpState, QpType, RecvWr, SendWr, Sge, WcStatus,
+    Access, AddressVector, AttrMask, CcConfig, Completion, CqId, MrInfo, Nic, NicConfig, PdId, Profile,
+    QpAttr, QpCap, QpInit, QpState, QpType, Rate, RecvWr, SendWr, Sge, WcStatus,
 };
 use wire::batch::{Caps, HeaderKnowledge, IpIdRule, RxBurst, TxBatch};
 use wire::{Duration, Gid, Instant, Mtu, QKey, Qpn, RnrTimer};
@@ -26,6 +26,8 @@ pub(crate) struct End {
     pub(crate) cq: CqId,
     /// The region that messages come from and go to.
     pub(crate) mr: MrInfo,
+    /// Traffic class of its packets: where marks mean something, all have one.
+    class: u8,
 }
 
 /// A connection: its queue pair at each end.
@@ -55,13 +57,18 @@ pub(crate) struct Link {
 }
 
 impl End {
-    fn new(host: u8, caps: Caps, mtu: Mtu) -> Self {
+    fn new(host: u8, caps: Caps, mtu: Mtu, cc: &CcConfig) -> Self {
         let gid = Gid::from(Ipv4Addr::new(192, 0, 2, host));
-        let mut nic = Nic::new(NicConfig::new(vec![gid], mtu, caps, host.into(), Profile::Strict));
+        let mut nic = Nic::new(NicConfig {
+            cc: cc.clone(),
+            line_rate: Rate::from_gbps(100.0),
+            ..NicConfig::new(vec![gid], mtu, caps, host.into(), Profile::Strict)
+        });
         let pd = nic.alloc_pd();
         let cq = nic.create_cq(1 << 20).expect("a depth below the limit");
         let mr = nic.reg_mr(pd, vec![host; REGION], ACCESS).expect("rights that go together");
-        Self { nic, gid, pd, cq, mr }
+        let class = if cc.algorithm.uses_ecn() { 3 } else { 0 };
+        Self { nic, gid, pd, cq, mr, class }
     }
 
     /// A queue pair of `qp_type` in RESET.
@@ -78,7 +85,7 @@ impl End {
             state: QpState::Init,
             access: ACCESS,
             qkey: QKey::new(0x1234),
-            addr: AddressVector { dgid: peer_gid, ..AddressVector::default() },
+            addr: AddressVector { dgid: peer_gid, traffic_class: self.class, ..AddressVector::default() },
             path_mtu: mtu,
             max_rd_atomic: 16,
             max_dest_rd_atomic: 16,
@@ -138,9 +145,14 @@ impl Link {
 
     /// Two NICs whose packet I/O can do what `caps` say, at the ends of a path of MTU `mtu`.
     pub(crate) fn with(caps: Caps, mtu: Mtu) -> Self {
+        Self::controlled(caps, mtu, &CcConfig::default())
+    }
+
+    /// With congestion control.
+    pub(crate) fn controlled(caps: Caps, mtu: Mtu, cc: &CcConfig) -> Self {
         Self {
-            near: End::new(1, caps, mtu),
-            far: End::new(2, caps, mtu),
+            near: End::new(1, caps, mtu, cc),
+            far: End::new(2, caps, mtu, cc),
             now: Instant::ZERO,
             mtu,
             tx: TxBatch::new(),

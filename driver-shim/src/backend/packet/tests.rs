@@ -27,7 +27,11 @@ fn shared(end: usize) -> Packet {
 }
 
 fn batch(src: IpAddr, dst: IpAddr, caps: &Caps, count: usize, len: usize) -> TxBatch {
-    let net = NetHeader::v2(src, dst, 0xC123, 0x6A, 17).expect("one family");
+    batch_of_class(0x6A, (src, dst), caps, count, len)
+}
+
+fn batch_of_class(class: u8, (src, dst): (IpAddr, IpAddr), caps: &Caps, count: usize, len: usize) -> TxBatch {
+    let net = NetHeader::v2(src, dst, 0xC123, class, 17).expect("one family");
     let mut tx = TxBatch::new();
     tx.begin(net, caps, 0xFFFE);
     for _ in 0..count {
@@ -76,6 +80,11 @@ fn hosts_of_their_own() {
         assert_eq!(b.send_batch(&back, 0).expect("takes"), 5);
         assert_same(&exchange(&mut b, &mut a, 5), &back);
         assert_eq!(b.prepare(b.now, src), Reachability::Ready);
+        for class in [0x02, 0x03, 0xC2] {
+            let tx = batch_of_class(class, (src, dst), &a.caps(), 5, 4112);
+            assert_eq!(a.send_batch(&tx, 0).expect("sends"), 5);
+            assert_same(&exchange(&mut a, &mut b, 5), &tx);
+        }
     }
     let (src, dst) = (a.addresses().gids()[0].ip(), b.addresses().gids()[0].ip());
     let tx = batch(src, dst, &a.caps(), 1, 16);

@@ -21,8 +21,8 @@ fn open(address: &str) -> Option<Raw> {
     }
 }
 
-fn batch(from: &Raw, dst: IpAddr, count: usize) -> TxBatch {
-    let net = NetHeader::v2(from.sockets.all()[0].address, dst, 0xC123, 0x6A, 17).expect("one family");
+fn batch(from: &Raw, dst: IpAddr, count: usize, class: u8) -> TxBatch {
+    let net = NetHeader::v2(from.sockets.all()[0].address, dst, 0xC123, class, 17).expect("one family");
     let mut tx = TxBatch::new();
     tx.begin(net, &from.caps(), 0xFFFE);
     for _ in 0..count {
@@ -45,20 +45,22 @@ fn receive(raw: &mut Raw, rx: &mut RxBurst, count: usize) {
 /// Sends five packets from index 1 on and compares what arrives, field by field.
 fn exchange(a: &str, b: &str) {
     let Some(mut sender) = open(a) else { return };
-    let tx = batch(&sender, b.parse().expect("address"), 6);
     let mut other = (a != b).then(|| open(b).expect("opens as the first did"));
-    assert_eq!(sender.send_batch(&tx, 1).expect("sends"), 5);
-    let receiver = other.as_mut().unwrap_or(&mut sender);
-    let mut rx = RxBurst::new();
-    receive(receiver, &mut rx, 5);
-    assert_eq!(rx.len(), 5);
-    for ((packet, body), (sent, sent_body)) in rx.iter().zip(tx.iter().skip(1)) {
-        assert_eq!((packet.net, body), (sent, sent_body));
-        assert_eq!(packet.knowledge, HeaderKnowledge::Seen);
-        assert!(icrc::verify(&packet.net, body));
+    for class in [0x6A, 0x02, 0x03, 0xC2] {
+        let tx = batch(&sender, b.parse().expect("address"), 6, class);
+        assert_eq!(sender.send_batch(&tx, 1).expect("sends"), 5);
+        let receiver = other.as_mut().unwrap_or(&mut sender);
+        let mut rx = RxBurst::new();
+        receive(receiver, &mut rx, 5);
+        assert_eq!(rx.len(), 5);
+        for ((packet, body), (sent, sent_body)) in rx.iter().zip(tx.iter().skip(1)) {
+            assert_eq!((packet.net, body), (sent, sent_body));
+            assert_eq!(packet.knowledge, HeaderKnowledge::Seen);
+            assert!(icrc::verify(&packet.net, body));
+        }
+        assert_eq!(receiver.recv_burst(&mut rx).expect("receives"), 0);
+        assert_eq!((rx.malformed(), receiver.counters()), (0, IoCounters::default()));
     }
-    assert_eq!(receiver.recv_burst(&mut rx).expect("receives"), 0);
-    assert_eq!((rx.malformed(), receiver.counters()), (0, IoCounters::default()));
 }
 
 #[test]
@@ -125,7 +127,7 @@ fn the_port_is_held_against_other_devices() {
 fn a_packet_that_the_host_will_not_route_is_lost_not_an_error() {
     let Some(mut raw) = open("127.77.9.1") else { return };
     // Broadcasting must be asked for.
-    let tx = batch(&raw, "255.255.255.255".parse().expect("address"), 2);
+    let tx = batch(&raw, "255.255.255.255".parse().expect("address"), 2, 0x6A);
     assert_eq!(raw.send_batch(&tx, 0).expect("taken"), 2);
     assert_eq!(raw.counters(), IoCounters { tx_lost: 2, rx_lost: 0, ..IoCounters::default() });
 }

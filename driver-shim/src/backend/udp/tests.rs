@@ -28,8 +28,12 @@ fn batch(from: &Udp, to: &Udp, count: usize, len: usize) -> TxBatch {
 }
 
 fn batch_of(from: &Udp, to: &Udp, lens: &[usize]) -> TxBatch {
+    batch_of_class(from, to, lens, 0x6A)
+}
+
+fn batch_of_class(from: &Udp, to: &Udp, lens: &[usize], class: u8) -> TxBatch {
     let (src, dst) = (from.sockets.all()[0].address, to.sockets.all()[0].address);
-    let net = NetHeader::v2(src, dst, ROCE_V2_PORT, 0x6A, 17).expect("one family");
+    let net = NetHeader::v2(src, dst, ROCE_V2_PORT, class, 17).expect("one family");
     let mut tx = TxBatch::new();
     tx.begin(net, &from.caps(), 99);
     for (byte, len) in (0..).zip(lens) {
@@ -83,6 +87,28 @@ fn a_batch_arrives_over_ipv6_with_exact_icrcs_and_header_fields() {
     // What is left of a batch that did not go whole.
     assert_eq!(udp.send_batch(&tx, 60).expect("sends"), 2);
     check_arrival(&mut udp, &tx, 60);
+}
+
+/// Data that may be marked, data that is, and CNPs, right behind each other: a mark is not lost in a run of packets that
+/// have none, nor spread over them.
+#[test]
+fn traffic_classes_arrive_as_they_were_sent() {
+    const CLASSES: [u8; 5] = [0x02, 0x03, 0x02, 0xC2, 0x00];
+    for (near, far) in [("127.77.2.20", "127.77.2.21"), ("127.77.2.21", "127.77.2.20"), ("::1", "::1")] {
+        let mut sender = open(near);
+        let mut other = (near != far).then(|| open(far));
+        let batches = CLASSES.map(|class| {
+            let to = other.as_ref().unwrap_or(&sender);
+            batch_of_class(&sender, to, &[1040; 5], class)
+        });
+        for tx in &batches {
+            assert_eq!(sender.send_batch(tx, 0).expect("sends"), 5);
+        }
+        let mut rx = RxBurst::new();
+        receive(other.as_mut().unwrap_or(&mut sender), &mut rx, 25);
+        let classes: Vec<u8> = rx.iter().map(|(packet, _)| packet.net.traffic_class()).collect();
+        assert_eq!(classes, CLASSES.map(|class| [class; 5]).concat());
+    }
 }
 
 #[test]

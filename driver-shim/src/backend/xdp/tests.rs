@@ -33,7 +33,11 @@ fn open(end: usize, addresses: &[&str], mode: Option<XdpMode>) -> Option<Xdp> {
 }
 
 fn batch(src: IpAddr, dst: IpAddr, caps: &Caps, count: usize, len: usize) -> TxBatch {
-    let net = NetHeader::v2(src, dst, caps.src_port.unwrap_or(0xC123), 0x6A, 17).expect("one family");
+    batch_of_class(0x6A, (src, dst), caps, count, len)
+}
+
+fn batch_of_class(class: u8, (src, dst): (IpAddr, IpAddr), caps: &Caps, count: usize, len: usize) -> TxBatch {
+    let net = NetHeader::v2(src, dst, caps.src_port.unwrap_or(0xC123), class, 17).expect("one family");
     let mut tx = TxBatch::new();
     tx.begin(net, caps, 0xFFFE);
     for byte in (0..count).map(|i| u8::try_from(i % 251).expect("a byte")) {
@@ -88,10 +92,11 @@ fn assert_same(rx: &RxBurst, tx: &TxBatch) {
 fn exchange(a: &mut dyn Backend, b: &mut dyn Backend, pairs: &[(&str, &str)], lengths: &[usize]) {
     for (src, dst) in pairs.iter().map(|(src, dst)| (ip(src), ip(dst))) {
         for len in lengths {
-            for _ in 0..20 {
-                let tx = batch(src, dst, &a.caps(), 64, *len);
+            // Marks of all kinds, and what CNPs have.
+            for class in [0x6A, 0x02, 0x03, 0xC2].repeat(5) {
+                let tx = batch_of_class(class, (src, dst), &a.caps(), 64, *len);
                 assert_same(&transfer(a, b, &tx), &tx);
-                let back = batch(dst, src, &b.caps(), 64, *len);
+                let back = batch_of_class(class, (dst, src), &b.caps(), 64, *len);
                 assert_same(&transfer(b, a, &back), &back);
             }
         }
