@@ -4,6 +4,7 @@
 
 mod flow;
 mod host;
+mod memory;
 mod meter;
 pub mod page;
 mod report;
@@ -11,6 +12,7 @@ mod run;
 pub mod scenario;
 pub mod theory;
 
+pub use memory::Memory;
 pub use report::{
     Flow, FlowSummary, Line, Link, Mark, Pause, Plot, Queue, Report, Run, Summary, Trace, more,
 };

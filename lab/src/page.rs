@@ -51,12 +51,16 @@ pub fn render(report: &Report) -> String {
     for section in &sections {
         put(&mut page, format_args!("<a href=\"#{}\">{}</a>", section.id, escape(&section.short)));
     }
-    page += "<a href=\"#flows\">Flows</a><a href=\"#parameters\">Parameters</a></nav>\n</header>\n<main>\n";
+    let flows = tables::flows(report);
+    if !flows.is_empty() {
+        page += "<a href=\"#flows\">Flows</a>";
+    }
+    page += "<a href=\"#parameters\">Parameters</a></nav>\n</header>\n<main>\n";
     page += &tables::figures(report);
     for section in &sections {
         section.write(&mut page, report.runs.len());
     }
-    page += &tables::flows(report);
+    page += &flows;
     page += &tables::parameters(report);
     page += "</main>\n</body>\n</html>\n";
     page

@@ -14,8 +14,9 @@ use wire::{Duration, Instant};
 
 use crate::flow::{Flow, Plan};
 use crate::host::{Desk, Host, HostConfig, address};
+use crate::memory::Memory;
 use crate::meter::{Meter, Watched};
-use crate::report::{Mark, Report, Run, more};
+use crate::report::{Mark, Report, Run, Summary, more};
 use crate::scenario::{NodeRef, Scenario, Setup};
 use crate::theory;
 
@@ -85,6 +86,10 @@ pub fn run(scenario: &Scenario, observer: &mut dyn Observer) -> Result<Report, R
         world.run(setup, observer, (n as f64 / all, 1.0 / all));
         runs.push(world.finish(setup));
     }
+    if let Some(memory) = &scenario.memory {
+        let summary = Summary { more: memory.figures(), ..Summary::default() };
+        runs.push(Run { summary, ..Run::default() });
+    }
     Ok(Report {
         scenario: scenario.name.clone(),
         title: scenario.title.clone(),
@@ -93,7 +98,7 @@ pub fn run(scenario: &Scenario, observer: &mut dyn Observer) -> Result<Report, R
         parameters: scenario.parameters.clone(),
         summary: runs.first().map(|run| run.summary.clone()).unwrap_or_default(),
         runs,
-        plots: Vec::new(),
+        plots: scenario.memory.as_ref().map(Memory::plots).unwrap_or_default(),
     })
 }
 

@@ -19,6 +19,8 @@ use fabric::{FaultSpec, SwitchParams};
 use qp::QpType;
 use wire::{Duration, Mtu};
 
+use crate::memory::Memory;
+
 /// A scenario, ready to run.
 #[derive(Clone, Debug)]
 pub struct Scenario {
@@ -32,8 +34,10 @@ pub struct Scenario {
     pub seed: u64,
     /// What the file says, after all changes.
     pub parameters: serde_json::Value,
-    /// What runs, side by side: at least one.
+    /// What runs, side by side: at least one, or [`Scenario::memory`].
     pub setups: Vec<Setup>,
+    /// What is counted in place of all that, where nothing runs.
+    pub memory: Option<Memory>,
 }
 
 /// What is wrong with a scenario, and where.

@@ -68,7 +68,11 @@ fn rows(report: &Report) -> Vec<Row> {
         (name.to_owned(), Box::new(of))
     }
     #[expect(clippy::cast_precision_loss, reason = "shown with its first digits")]
-    let count = |name: &str, of: fn(&Run) -> u64| row(name, move |run| Some(of(run) as f64));
+    let count = |name: &str, of: fn(&Run) -> u64| row(name, flowing(move |run| of(run) as f64));
+    // Where nothing flows there is nothing to count.
+    fn flowing(of: impl Fn(&Run) -> f64) -> impl Fn(&Run) -> Option<f64> {
+        move |run| (!run.summary.flows.is_empty()).then(|| of(run))
+    }
     fn queue(of: fn(&Run) -> f64) -> impl Fn(&Run) -> Option<f64> {
         move |run| (!run.queues.is_empty()).then(|| of(run))
     }
@@ -76,6 +80,10 @@ fn rows(report: &Report) -> Vec<Row> {
         row("Rate of a flow, mean, Gb/s", |run| rates(run).map(|rates| mean(&rates))),
         row("Rate of the slowest flow, Gb/s", |run| rates(run).map(|rates| quantile(&rates, 0.0))),
         row("Rate of the fastest flow, Gb/s", |run| rates(run).map(|rates| quantile(&rates, 1.0))),
+        row("Goodput of a flow, mean, Gb/s", |run| {
+            let goodputs: Vec<_> = run.summary.flows.iter().map(|flow| flow.goodput_mean_gbps).collect();
+            (!goodputs.is_empty()).then(|| mean(&goodputs))
+        }),
         row("Jain's index of the rates", |run| rates(run).map(|_| run.summary.jain)),
         row("Utilisation of the bottleneck, %", queue(|run| run.summary.utilisation * 100.0)),
         row("Bottleneck's queue, mean, KB", queue(|run| run.summary.queue_mean_kb)),
@@ -90,7 +98,7 @@ fn rows(report: &Report) -> Vec<Row> {
         count("Packets marked by switches", |run| run.summary.ce_marked),
         count("CNPs sent", |run| run.summary.cnp_sent),
         count("Pause frames", |run| run.summary.pause_frames),
-        row("Time paused, all links, ms", |run| Some(run.summary.pause_ms)),
+        row("Time paused, all links, ms", flowing(|run| run.summary.pause_ms)),
         count("Packets dropped", |run| run.summary.drops),
         count("Packets sent again", |run| run.summary.retransmissions),
     ];
@@ -136,6 +144,9 @@ fn times(run: &Run) -> Option<Vec<f64>> {
 
 /// The flows of all runs, a line for each.
 pub(super) fn flows(report: &Report) -> String {
+    if report.runs.iter().all(|run| run.summary.flows.is_empty()) {
+        return String::new();
+    }
     let mut table = "<section aria-labelledby=\"flows\">\n<h2 id=\"flows\">Flows</h2>\n".to_owned();
     let mut names: Vec<&str> = Vec::new();
     let mut known = BTreeSet::new();
@@ -152,8 +163,9 @@ pub(super) fn flows(report: &Report) -> String {
         report.runs.iter().flat_map(|run| &run.summary.flows).any(|flow| of(flow).is_some())
     };
     type Column = (&'static str, fn(&FlowSummary) -> Option<f64>);
-    let columns: [Column; 3] = [
+    let columns: [Column; 4] = [
         ("rate, Gb/s", |flow| Some(flow.rate_mean_gbps)),
+        ("goodput, Gb/s", |flow| Some(flow.goodput_mean_gbps)),
         ("alpha", |flow| flow.alpha_mean),
         ("complete after, ms", |flow| flow.fct_ms),
     ];

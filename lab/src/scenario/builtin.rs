@@ -21,4 +21,19 @@ macro_rules! builtin {
     };
 }
 
-builtin!["incast", "two_flows", "parking_lot", "victim", "pfc_storm", "deadlock_ring"];
+builtin![
+    "incast",
+    "two_flows",
+    "parking_lot",
+    "victim",
+    "pfc_storm",
+    "deadlock_ring",
+    "kv_burst",
+    "kv_ring",
+    "kv_class",
+    "buffers",
+    "ecmp",
+    "mtu_mismatch",
+    "loss",
+    "xrc_memory"
+];

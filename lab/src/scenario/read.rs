@@ -10,6 +10,8 @@ use fabric::{FaultKind, FaultSpec, SwitchParams};
 use qp::QpType;
 use wire::{Duration, Mtu};
 
+use crate::memory::Memory;
+
 use super::section::{Range, Section, real, whole};
 use super::tree::{self, Source, Table, Value};
 use super::{
@@ -36,15 +38,59 @@ pub(super) fn scenario(
     let variants = variants(&table, &mut top)?;
     let (title, see) = (top.text("title")?.unwrap_or(name), top.text("see")?.unwrap_or_default());
     let file_seed = top.count("seed", whole(0, u32::MAX, ""))?;
+    let memory = memory(&mut top)?;
+    let setups = match memory {
+        Some(_) => Vec::new(),
+        None => variants.iter().map(|(name, table)| setup(name, &source, table)).collect::<Result<_, _>>()?,
+    };
+    if memory.is_some() {
+        top.finish()?;
+    }
     let scenario = Scenario {
         name: name.to_owned(),
         title: title.to_owned(),
         see: see.to_owned(),
         seed: seed.or(file_seed.map(u64::from)).unwrap_or(1),
         parameters: tree::to_json(&table),
-        setups: variants.iter().map(|(name, table)| setup(name, &source, table)).collect::<Result<_, _>>()?,
+        setups,
+        memory,
     };
     Ok(scenario)
+}
+
+/// The table `[memory]`, where there is one.
+fn memory(top: &mut Section<'_>) -> Result<Option<Memory>, ScenarioError> {
+    if !top.has("memory") {
+        return Ok(None);
+    }
+    if top.has("variants") {
+        return Err(top.wrong("variants", "left out where there is [memory]"));
+    }
+    let mut section = top.section("memory")?;
+    let hosts = section.count("hosts", whole(2, 100_000, ""))?.unwrap_or(2);
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "1 to 4096")]
+    let processes: Vec<u32> = match section.numbers("processes", COUNT)? {
+        Some(numbers) => numbers.into_iter().map(|number| number as u32).collect(),
+        None => vec![1],
+    };
+    if processes.is_empty() || processes.windows(2).any(|pair| pair[0] >= pair[1]) {
+        return Err(
+            section.wrong("processes", "a list of whole numbers, 1 to 4096, each above the one before")
+        );
+    }
+    let receives = section.count("receives", whole(0, 1 << 20, ""))?.unwrap_or(0);
+    let mut bytes = |key| Ok(section.number(key, real(0.0, 1e9, "bytes"))?.unwrap_or(0.0));
+    let memory = Memory {
+        hosts,
+        processes,
+        rc_bytes: bytes("rc_bytes")?,
+        xrc_bytes: bytes("xrc_bytes")?,
+        srq_bytes: bytes("srq_bytes")?,
+        receives,
+        receive_bytes: bytes("receive_bytes")?,
+    };
+    section.finish()?;
+    Ok(Some(memory))
 }
 
 /// The file with each of its variants put over it; without any, as it is.
@@ -271,6 +317,9 @@ fn switch_params(
     let mut params = base;
     if let Some(kb) = section.number("buffer_kb", real(1.0, 1e8, "KB"))? {
         params.buffer = bytes(kb);
+    }
+    if let Some(mtu) = section.count("mtu", whole(256, 65_535, "bytes of an IP packet"))? {
+        params.mtu = mtu;
     }
     let lossy = threshold(section, "lossy_kb", "lossy_share")?;
     params.lossy = lossy.unwrap_or(base.lossy);

@@ -31,7 +31,7 @@ fn all_built_in_scenarios_are_read() {
         let scenario = Scenario::builtin(builtin.name, &[], Some(7)).unwrap();
         let scenario = scenario.unwrap_or_else(|error| panic!("{}: {error}", builtin.name));
         assert!(scenario.see.len() > 80 && scenario.title != builtin.name, "{}", builtin.name);
-        assert!(!scenario.setups.is_empty() && scenario.seed == 7);
+        assert!(scenario.setups.is_empty() == scenario.memory.is_some() && scenario.seed == 7);
     }
     assert!(Scenario::builtin("nothing", &[], None).is_none());
 }
@@ -204,4 +204,31 @@ fn rings_and_pairs_join_hosts() {
     let all = parse(SMALL, &["flows.0.pairs=all", "flows.0.qps=2"]).unwrap();
     let names: Vec<_> = all.setups[0].flows.iter().map(|flow| flow.name.as_str()).collect();
     assert_eq!(names, ["flow1", "flow2", "flow3", "flow4"]);
+}
+
+#[test]
+fn a_scenario_of_memory_has_its_own_keys() {
+    const MEMORY: &str = "[memory]\nhosts = 4\nprocesses = [1, 8]\nrc_bytes = 1000\n";
+    let memory = parse(MEMORY, &["memory.receives=16"]).unwrap().memory.unwrap();
+    assert_eq!(
+        (memory.hosts, memory.processes, memory.rc_bytes, memory.receives),
+        (4, vec![1, 8], 1000.0, 16)
+    );
+    for (set, key) in [
+        ("memory.processes=[8, 1]", "memory.processes"),
+        ("memory.hosts=1", "memory.hosts"),
+        ("memory.rc=1", "memory.rc"),
+        ("duration_ms=5", "duration_ms"),
+    ] {
+        let error = parse(MEMORY, &[set]).unwrap_err();
+        assert!(error.to_string().contains(key), "{error}");
+    }
+}
+
+#[test]
+fn a_switch_has_an_mtu() {
+    let scenario = parse(SMALL, &["switch.mtu=1500"]).unwrap();
+    assert_eq!(scenario.setups[0].switches[0].params.mtu, 1500);
+    let error = parse(SMALL, &["switch.mtu=100"]).unwrap_err();
+    assert!(error.to_string().contains("256"), "{error}");
 }

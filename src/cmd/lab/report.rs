@@ -35,6 +35,9 @@ pub(super) fn text(
     if !report.see.is_empty() {
         writeln!(out, "\n{}", report.see)?;
     }
+    if report.runs.iter().all(|run| run.flows.is_empty()) {
+        return Ok(());
+    }
     let events: f64 = report.runs.iter().filter_map(|run| run.summary.more.get("events")).sum();
     let seconds = elapsed.as_secs_f64();
     write!(out, "\n{events} events in {seconds:.2} s, {:.2} million/s", events / seconds.max(1e-9) / 1e6)?;
@@ -51,6 +54,16 @@ fn figures(run: &Run, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out)?;
     } else {
         writeln!(out, "\n{}:", run.name)?;
+    }
+    let further = |out: &mut dyn Write| {
+        summary
+            .more
+            .iter()
+            .filter(|(key, _)| *key != "events")
+            .try_for_each(|(key, value)| writeln!(out, "  {key} {value:.6}"))
+    };
+    if run.flows.is_empty() {
+        return further(out);
     }
     let queue = run.queues.first().map_or("queue", |queue| queue.name.as_str());
     writeln!(out, "  measured from {} to {} ms", run.warmup_ms, run.end_ms)?;
@@ -83,10 +96,7 @@ fn figures(run: &Run, out: &mut dyn Write) -> io::Result<()> {
         summary.drops,
         summary.retransmissions
     )?;
-    for (key, value) in summary.more.iter().filter(|(key, _)| *key != "events") {
-        writeln!(out, "  {key} {value:.6}")?;
-    }
-    Ok(())
+    further(out)
 }
 
 /// The most memory that this process has had, in KiB, where the system tells.
