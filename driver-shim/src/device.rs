@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use crate::cq::CompletionQueue;
 use crate::engine::{Driver, Engine, lock};
 use crate::interfaces::GidTable;
 use crate::pd::ProtectionDomain;
+use crate::stat::{About, Teller};
 use crate::tracer::Events;
 use crate::xrc::XrcDomain;
 
@@ -37,6 +38,8 @@ struct Inner {
     profile: Profile,
     rng: Mutex<Pcg32>,
     thread: Option<JoinHandle<()>>,
+    /// Tells `ferroce stat` of the device.
+    teller: Option<Teller>,
 }
 
 /// Makes a [`Device`].
@@ -49,6 +52,7 @@ pub struct DeviceBuilder {
     tracer: Option<Box<dyn Tracer>>,
     cc: CcConfig,
     line_rate: Option<Rate>,
+    stat: Option<String>,
 }
 
 /// A queue pair as its device's congestion control sees it.
@@ -80,6 +84,7 @@ impl Device {
             tracer: None,
             cc: CcConfig::default(),
             line_rate: None,
+            stat: None,
         }
     }
 
@@ -235,6 +240,11 @@ impl Device {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
+    #[cfg(test)]
+    pub(crate) fn shared_engine(&self) -> Arc<Engine> {
+        Arc::clone(&self.inner.engine)
+    }
+
     pub(crate) fn engine(&self) -> &Engine {
         &self.inner.engine
     }
@@ -280,12 +290,22 @@ impl DeviceBuilder {
         self
     }
 
+    /// Lets other processes of this user ask the running device for its counters and queue pairs under `name`, or where
+    /// that is taken, under it and a number; see [`crate::stat`]. Where that cannot be, the device works without, and the
+    /// first one warns through `tracing`.
+    pub fn stat(mut self, name: impl Into<String>) -> Self {
+        self.stat = Some(name.into());
+        self
+    }
+
     /// Opens the device and starts its thread.
     ///
     /// # Errors
     /// When the system gives no poll or no thread.
-    pub fn open(self) -> io::Result<Device> {
+    pub fn open(mut self) -> io::Result<Device> {
+        let stat = self.stat.take();
         let (mut inner, poll) = self.assemble()?;
+        inner.teller = stat.and_then(|name| inner.told_of_as(&name));
         let background = Arc::clone(&inner.engine);
         let thread = std::thread::Builder::new().name("ferroce-nic".into());
         inner.thread = Some(thread.spawn(move || background.run(poll))?);
@@ -326,13 +346,31 @@ impl DeviceBuilder {
             profile: self.profile,
             rng: Mutex::new(Pcg32::seed_from_u64(seed ^ 0x5053_4e00)),
             thread: None,
+            teller: None,
         };
         Ok((inner, poll))
     }
 }
 
+impl Inner {
+    fn told_of_as(&self, name: &str) -> Option<Teller> {
+        static WARN: Once = Once::new();
+        let about = About {
+            backend: self.name,
+            gids: self.addresses.gids().to_vec(),
+            engine: Arc::clone(&self.engine),
+        };
+        Teller::start(name, about)
+            .inspect_err(|error| {
+                WARN.call_once(|| tracing::warn!(%error, "`ferroce stat` will not find this device"));
+            })
+            .ok()
+    }
+}
+
 impl Drop for Inner {
     fn drop(&mut self) {
+        drop(self.teller.take());
         self.engine.stop();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()

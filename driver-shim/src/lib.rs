@@ -22,9 +22,11 @@ mod mw;
 mod neigh;
 pub mod oob;
 mod pd;
+mod private;
 mod queue_pair;
 mod ring;
 mod srq;
+pub mod stat;
 #[expect(unsafe_code, reason = "system calls that no crate wraps")]
 mod sys;
 mod tracer;

@@ -12,12 +12,12 @@ use driver_shim::backend::{
     XdpConfig,
 };
 use driver_shim::capture::{Capture, CaptureFile};
-use driver_shim::{Device, DeviceBuilder, Driver};
+use driver_shim::{Device, DeviceBuilder, Driver, stat};
 use fabric::{FaultKind, FaultSpec};
 use qp::{Algorithm, CcConfig, Profile, Rate};
 use wire::Mac;
 
-use crate::cmd::Failure;
+use crate::cmd::{Failure, interrupt};
 
 /// Ways to send and receive packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -118,6 +118,9 @@ pub struct DeviceArgs {
     /// What the port sends at most, as congestion control takes it, such as 10G [default: the interface's speed, or 10G]
     #[arg(long, value_name = "RATE")]
     line_rate: Option<Rate>,
+    /// Name that `ferroce stat` knows the device by [default: BACKEND-PROCESS]
+    #[arg(long, value_name = "NAME", value_parser = parse_name)]
+    name: Option<String>,
     /// Seed of everything random, faults included; without it faults take seed 0
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -317,6 +320,8 @@ impl DeviceArgs {
     /// Wraps `backend` in what the options ask for and opens the device. Of several devices of one command only
     /// the first is captured: it sees every packet once.
     fn finish(&self, mut backend: Box<dyn Backend>, which: u64) -> Result<Device, Failure> {
+        let backend_name = backend.name();
+        interrupt::leave_nothing();
         if let Some(path) = self.pcap.as_deref().filter(|_| which == 0) {
             let file = CaptureFile::create(path).map_err(|error| {
                 Failure::Usage(format!("cannot write the capture {}: {error}", path.display()))
@@ -328,7 +333,10 @@ impl DeviceArgs {
             backend = Box::new(Faulty::new(backend, &faults, self.seed.unwrap_or(0).wrapping_add(which)));
         }
         let mut builder: DeviceBuilder = Device::boxed(backend).profile(self.profile).driver(self.driver);
-        builder = builder.cc(self.congestion_control()?);
+        builder = builder.cc(self.congestion_control()?).stat(match &self.name {
+            Some(name) => name.clone(),
+            None => format!("{backend_name}-{}", std::process::id()),
+        });
         if let Some(rate) = self.line_rate {
             builder = builder.line_rate(rate);
         }
@@ -373,6 +381,11 @@ fn parse_switch(text: &str) -> Result<bool, &'static str> {
         "off" => Ok(false),
         _ => Err("write on or off"),
     }
+}
+
+fn parse_name(text: &str) -> Result<String, &'static str> {
+    let right = "a name has up to 48 letters, digits, '.', '_' or '-', and no '.' in front";
+    if stat::is_name(text) { Ok(text.to_owned()) } else { Err(right) }
 }
 
 fn parse_mac(text: &str) -> Result<Mac, String> {

@@ -13,6 +13,7 @@ mod interrupt;
 mod lab;
 mod perf;
 mod pingpong;
+mod stat;
 mod trace;
 
 pub use device::DeviceArgs;
@@ -78,6 +79,10 @@ enum Command {
     ///
     /// The queue pairs and their congestion control are the real ones. docs/lab.md explains scenarios and their keys.
     Lab(lab::Args),
+    /// Show the counters and queue pairs of a running device
+    ///
+    /// Every command that opens a device can be asked, by the same user, for as long as it runs.
+    Stat(stat::Args),
     /// Print the RoCE packets of capture files
     Trace(trace::Args),
 }
@@ -145,6 +150,7 @@ where
             Command::AtomicLat(args) => perf::run(args, tool(Verb::Atomic, Kind::Latency), out),
             Command::Bridge(args) => bridge::run(args, out, err),
             Command::Lab(args) => lab::run(args, out),
+            Command::Stat(args) => stat::run(args, out),
             Command::Trace(args) => trace::run(args, out, err),
         },
         Err(error) => match error.kind() {

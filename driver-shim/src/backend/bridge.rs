@@ -63,9 +63,11 @@ impl BridgePort {
             }
         };
         socket.set_nonblocking(true).map_err(OpenError::io("set up a socket"))?;
+        let mtu = u32::try_from(LONGEST).unwrap_or(u32::MAX);
+        let speed = u32::try_from(rate / 1_000_000).ok().filter(|mbps| *mbps > 0);
         Ok(Self {
             socket,
-            table: GidTable::new(&[address], Mac::default(), u32::try_from(LONGEST).unwrap_or(u32::MAX)),
+            table: GidTable::new(&[address], Mac::default(), mtu).with_speed(speed),
             rate,
             inbox: Inbox::new(),
             counters: IoCounters::default(),

@@ -111,6 +111,11 @@ impl Nic {
         }
     }
 
+    /// Numbers of all queue pairs.
+    pub fn qpns(&self) -> impl Iterator<Item = Qpn> {
+        self.qps.iter().map(|pair| pair.qpn)
+    }
+
     /// Attributes as they were configured, and the state it is in (rule R-QPS-16).
     #[must_use]
     pub fn query_qp(&self, qpn: Qpn) -> Option<(QpAttr, QpInit)> {

@@ -24,6 +24,7 @@ use self::records::{LONGEST, Reader, Writer};
 use super::local::{InFlight, Local};
 use super::{BURST, Backend, IoCounters, OpenError, Reachability, Unreachable};
 use crate::interfaces::GidTable;
+use crate::private;
 use crate::ring::Torn;
 
 mod place;
@@ -93,7 +94,8 @@ impl Shm {
     /// # Errors
     /// [`OpenError`].
     pub fn open(local: &Local) -> Result<Self, OpenError> {
-        let directory = place::directory().map_err(OpenError::io("use the directory of shared memory"))?;
+        let directory =
+            private::subdirectory("shm").map_err(OpenError::io("use the directory of shared memory"))?;
         match local {
             Local::Address(address) => Self::open_in(&directory, *address),
             Local::FreeLoopback => (2..=254)

@@ -3,10 +3,10 @@
 //! The owner of an address holds a lock as long as it lives, so what a dead one has left behind is told from what is in
 //! use. Whoever sends to an address connects to its socket and hands over the memory that it will write to.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -23,39 +23,6 @@ const GREETING: usize = MAGIC.len() + 16;
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
-
-/// The directory of this user's devices, made where there is none.
-pub(super) fn directory() -> io::Result<PathBuf> {
-    let user = sys::effective_user();
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    let top = match runtime.filter(|dir| dir.is_absolute() && is_private(dir, user)) {
-        Some(dir) => dir.join("ferroce"),
-        None => std::env::temp_dir().join(format!("ferroce-{user}")),
-    };
-    let directory = top.join("shm");
-    for dir in [&top, &directory] {
-        private(dir, user)?;
-    }
-    Ok(directory)
-}
-
-/// Makes `dir` where it is missing; an error where it is not this user's alone.
-fn private(dir: &Path, user: u32) -> io::Result<()> {
-    match DirBuilder::new().mode(0o700).create(dir) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-        _ => {}
-    }
-    if is_private(dir, user) {
-        return Ok(());
-    }
-    let what = format!("{} must be a directory that belongs to this user alone (mode 0700)", dir.display());
-    Err(io::Error::new(io::ErrorKind::PermissionDenied, what))
-}
-
-fn is_private(dir: &Path, user: u32) -> bool {
-    // Not through a link, which somebody else could have made.
-    fs::symlink_metadata(dir).is_ok_and(|is| is.is_dir() && is.uid() == user && is.mode() & 0o077 == 0)
-}
 
 /// An address that is held: its socket, which is removed when this is dropped.
 #[derive(Debug)]

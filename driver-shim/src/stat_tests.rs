@@ -1,0 +1,82 @@
+use qp::QpType;
+use tempfile::TempDir;
+
+use super::*;
+use crate::backend::Loopback;
+
+/// A device, and what tells of it in `directory`.
+fn device(directory: &Path, name: &str) -> (Device, Teller) {
+    let backend = Loopback::hub().attach([10, 0, 0, 1].into()).expect("free");
+    let device = Device::builder(backend).seed(1).open().expect("a device");
+    let about = About {
+        backend: "loopback",
+        gids: device.addresses().gids().to_vec(),
+        engine: device.shared_engine(),
+    };
+    let teller = Teller::start_in(directory, name, about).expect("a socket");
+    (device, teller)
+}
+
+#[test]
+fn a_device_tells_of_its_counters_and_queue_pairs() {
+    let directory = TempDir::new().expect("a directory");
+    let (device, teller) = device(directory.path(), "one");
+    let mode = fs::metadata(&teller.path).expect("a socket").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let (pd, cq) = (device.alloc_pd(), device.create_cq(16).expect("a queue"));
+    let pairs: Vec<_> =
+        (0..100).map(|_| pd.create_qp(QpType::Rc, &cq, &cq).build().expect("a queue pair")).collect();
+    let told = ask_in(directory.path(), "one").expect("an answer");
+    assert_eq!((&told["name"], &told["backend"]), (&json!("one"), &json!("loopback")));
+    assert_eq!(told["counters"], Value::Object(counters(&device)));
+    for name in
+        ["np_cnp_sent", "np_ecn_marked_roce_packets", "rp_cnp_handled", "rp_cnp_ignored", "io_tx_lost"]
+    {
+        assert_eq!(told["counters"][name], 0, "{name}");
+    }
+    let qps = told["qps"].as_array().expect("a list");
+    let numbers: Vec<_> = pairs.iter().map(|pair| json!(pair.endpoint(1).qpn.value())).collect();
+    assert_eq!(qps.iter().map(|qp| qp["qpn"].clone()).collect::<Vec<_>>(), numbers);
+    assert_eq!((&qps[0]["type"], &qps[0]["dest_qpn"]), (&json!("RC"), &Value::Null));
+    drop(teller);
+    assert!(matches!(ask_in(directory.path(), "one"), Err(StatError::NoSuchDevice { .. })));
+    assert_eq!(fs::read_dir(directory.path()).expect("a directory").count(), 0);
+}
+
+#[test]
+fn names_that_are_taken_get_a_number_and_those_of_the_dead_are_free() {
+    let directory = TempDir::new().expect("a directory");
+    let path = directory.path();
+    drop(UnixListener::bind(socket_path(path, "dead")).expect("a socket"));
+    drop(UnixListener::bind(socket_path(path, "dead-too")).expect("a socket"));
+    fs::write(path.join("another.file"), "").expect("writes");
+    let (_one, first) = device(path, "dead");
+    let (_two, _second) = device(path, "dead");
+    assert_eq!(running_in(path).expect("a list"), ["dead", "dead-2"]);
+    assert!(!socket_path(path, "dead-too").exists());
+    drop(first);
+    let (_three, _again) = device(path, "dead");
+    assert_eq!(running_in(path).expect("a list"), ["dead", "dead-2"]);
+    let error = ask_in(path, "dead-3").expect_err("nobody").to_string();
+    assert_eq!(error, "no running device of this user is called \"dead-3\"; there are: dead, dead-2");
+}
+
+#[test]
+fn who_does_not_read_ends_nothing() {
+    let directory = TempDir::new().expect("a directory");
+    let (device, teller) = device(directory.path(), "one");
+    let deaf: Vec<_> = (0..8).map(|_| UnixStream::connect(&teller.path).expect("connects")).collect();
+    ask_in(directory.path(), "one").expect("an answer");
+    drop((teller, device));
+    drop(deaf);
+}
+
+#[test]
+fn only_names_that_are_harmless_in_paths_are_names() {
+    for good in ["udp-17", "a", "A_b.c"] {
+        assert!(is_name(good), "{good}");
+    }
+    for bad in ["", ".", "..", ".a", "a/b", "a b", "ä", &"x".repeat(49)] {
+        assert!(!is_name(bad), "{bad}");
+    }
+}
