@@ -56,6 +56,8 @@ pub struct Np {
     table: Vec<Entry>,
     /// Entries with a mark that waits for the end of the window.
     waiting: usize,
+    /// When the first window of these ends; means nothing where none waits.
+    due: Instant,
     counts: NpCounts,
 }
 
@@ -88,6 +90,7 @@ impl Np {
             params: *params,
             table: vec![Entry::default(); entries],
             waiting: 0,
+            due: Instant::ZERO,
             counts: NpCounts::default(),
         }
     }
@@ -131,8 +134,10 @@ impl Np {
                 Some(mark)
             }
             NpMode::Window => {
+                let end = self.window_end(now);
                 let entry = &mut self.table[entry];
                 if entry.mark.is_none() {
+                    self.due = if self.waiting == 0 { end } else { self.due.min(end) };
                     *entry = Entry {
                         scope: Some(scope_of(self.params.cnp_scope, &mark)),
                         last: now,
@@ -162,25 +167,31 @@ impl Np {
     /// When [`Np::poll_cnp`] has something; never in [`NpMode::Immediate`].
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        if self.waiting == 0 {
-            return None;
-        }
-        let marks = self.table.iter().filter(|entry| entry.mark.is_some());
-        marks.map(|entry| self.window_end(entry.last)).min()
+        (self.waiting > 0).then_some(self.due)
     }
 
     /// The next mark whose window is over at `now`: a CNP is to be sent for it.
     pub fn poll_cnp(&mut self, now: Instant) -> Option<Marked> {
-        if self.waiting == 0 {
+        if self.waiting == 0 || self.due > now {
             return None;
         }
         let due = |entry: &Entry| entry.mark.is_some() && self.window_end(entry.last) <= now;
         let at = self.table.iter().position(due)?;
         let entry = &mut self.table[at];
         entry.last = now;
-        self.waiting -= 1;
+        let mark = entry.mark.take();
         self.counts.cnp_sent += 1;
-        entry.mark.take()
+        self.waiting -= 1;
+        self.look_ahead();
+        mark
+    }
+
+    /// One of the marks that waited does so no longer: when the next is due.
+    fn look_ahead(&mut self) {
+        if self.waiting > 0 {
+            let marks = self.table.iter().filter(|entry| entry.mark.is_some());
+            self.due = marks.map(|entry| self.window_end(entry.last)).min().unwrap_or(self.due);
+        }
     }
 
     /// The end of the window in which `at` is. Windows run freely, all together, from the epoch.
@@ -225,8 +236,12 @@ impl Np {
         if forgotten.mark.is_some() || now.since(forgotten.last) < self.params.cnp_interval {
             self.counts.forgotten_early += 1;
         }
-        self.waiting -= usize::from(forgotten.mark.is_some());
+        let waited = forgotten.mark.is_some();
         *forgotten = Entry::default();
+        if waited {
+            self.waiting -= 1;
+            self.look_ahead();
+        }
         first + oldest
     }
 }
