@@ -4,7 +4,7 @@
 //! turn it is.
 
 use transport::Ctx;
-use wire::batch::{Caps, TxBatch};
+use wire::batch::{Caps, IpIdRule, TxBatch};
 use wire::{Bth, NetHeader};
 use zerocopy::FromBytes;
 
@@ -41,10 +41,10 @@ impl Sending<'_> {
     /// fit.
     ///
     /// Answers go first, unless one is to share the batch of longer requests, which it can only behind them: what the
-    /// program just posted leaves with the acknowledgement that was due, in one batch instead of two. A lone request
-    /// leaves at once, and the answer right behind it: it is the message that somebody waits for, and a run of two
-    /// takes longer to get through than one packet. Neither keeps the other for longer than a batch: who was kept
-    /// waiting goes first in the next.
+    /// program just posted leaves with the acknowledgement that was due, in one batch instead of two. Where the kernel
+    /// makes a run of a batch, a lone request leaves at once, and the answer right behind it: it is the message that
+    /// somebody waits for, and such a run of two takes longer to get through than one packet. Neither keeps the other
+    /// for longer than a batch: who was kept waiting goes first in the next.
     pub(super) fn fill(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -53,6 +53,7 @@ impl Sending<'_> {
         batch: &mut TxBatch,
     ) -> Filled {
         let before = batch.len();
+        let goes_alone = caps.ip_id == IpIdRule::Index;
         let mut filled = Filled::All;
         let answers_first = match *self.first {
             First::Answers => true,
@@ -60,7 +61,7 @@ impl Sending<'_> {
             First::Longer => !self.answer_fits_behind_request(ctx, way),
         };
         for answers in [answers_first, !answers_first] {
-            let is_lone = !answers_first && batch.len() == before + 1;
+            let is_lone = goes_alone && !answers_first && batch.len() == before + 1;
             if answers && is_lone && self.engines.prepare_reply(ctx).is_some() {
                 *self.first = First::Answers;
                 return Filled::Full;

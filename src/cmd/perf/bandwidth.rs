@@ -22,7 +22,7 @@ const LOOK: Duration = Duration::from_millis(100);
 const POLL: usize = 64;
 const EVENT_WAIT: Duration = Duration::from_millis(100);
 /// Messages after which the device is driven while there are more to post: what comes first is on its way meanwhile.
-const DRIVE_AFTER: u64 = 256;
+const DRIVE_AFTER: u64 = 1024;
 /// Bits of a completion's mark that count the messages of its queue pair; those above name the queue pair.
 const COUNT_BITS: u32 = 44;
 

@@ -120,10 +120,21 @@ fn a_turn_ends_though_others_share_its_batch() {
 
 #[test]
 fn an_acknowledgement_shares_the_batch_of_what_was_just_posted_or_waits_for_that_one_only() {
-    // A lone request does not wait to be made a run of two.
-    for (posted, expected) in [(0, vec![1]), (1, vec![1, 1]), (2, vec![3]), (7, vec![8]), (10, vec![8, 1, 2])]
-    {
-        let (mut a, mut b) = connected();
+    // Where the kernel makes runs, a lone request does not wait to be made one of two.
+    let (ours, runs) = (IpIdRule::Ours, IpIdRule::Index);
+    for (ip_id, posted, expected) in [
+        (ours, 0, vec![1]),
+        (ours, 1, vec![2]),
+        (runs, 1, vec![1, 1]),
+        (ours, 2, vec![3]),
+        (runs, 2, vec![3]),
+        (ours, 7, vec![8]),
+        (ours, 10, vec![8, 1, 2]),
+    ] {
+        let mut of_b = config(2);
+        of_b.caps.ip_id = ip_id;
+        let answering = Host::on(of_b, 2, |_| {});
+        let (mut a, mut b) = join(Host::new(1), answering, |_| {});
         b.recv(RecvWr::new(1, &[]));
         a.send(SendWr::send(1, &[]));
         b.take(&a.transmit());
