@@ -363,3 +363,87 @@ fn a_cnp_may_wait_for_the_end_of_its_window() {
     assert!(b.transmit_at(at(50)).iter().all(is_cnp));
     assert_eq!((b.nic.counters().np_cnp_sent, b.nic.poll_timeout()), (1, None));
 }
+
+/// Connections with congestion control between the same two hosts, over a path that lets them share batches.
+fn connections(cc: &CcConfig, count: usize) -> (Host, Host, Vec<[Qpn; 2]>) {
+    let make = |number| {
+        let caps = wire::batch::Caps { src_port: Some(4791), window: 64, ..CAPS };
+        let config = NicConfig { cc: cc.clone(), line_rate: LINE, caps, ..config(number) };
+        Host::on(config, number, |_| {})
+    };
+    let (mut a, mut b) = (make(1), make(2));
+    let pairs = (0..count)
+        .map(|_| {
+            (a.qpn, b.qpn) = (a.nic.create_qp(a.init).unwrap(), b.nic.create_qp(b.init).unwrap());
+            let (of_a, of_b) = (a.attr(&b), b.attr(&a));
+            a.bring(QpState::Rts, &of_a);
+            b.bring(QpState::Rts, &of_b);
+            [a.qpn, b.qpn]
+        })
+        .collect();
+    (a, b, pairs)
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(32))]
+
+    /// Rule R-CNP-9: whatever the rate, the burst and the messages, and whoever shares batches with whom: within any time
+    /// each queue pair sends no more than its rate, the burst and one packet allow, and in the long run no less.
+    #[test]
+    fn each_of_several_keeps_its_rate(
+        mbps in 1u32..9_000,
+        burst in 0u64..2_000,
+        count in 1usize..6,
+        lengths in proptest::collection::vec(0u32..20_000, 1..8),
+    ) {
+        let rate = f64::from(mbps) * 1e6;
+        let burst = Duration::from_micros(burst);
+        let cc = CcConfig { burst, ..fixed(Rate::from_bps(rate)) };
+        let (mut a, mut b, pairs) = connections(&cc, count);
+        let mut sent: Vec<Vec<(Instant, u64)>> = vec![Vec::new(); count];
+        let mut now = at(10_000);
+        let mut wr = 0;
+        while sent.iter().any(|sent| sent.len() < 250) {
+            loop {
+                for [qpn, _] in &pairs {
+                    let length = |wr: usize| lengths[wr % lengths.len()];
+                    let post = |a: &mut Host, length| {
+                        let write = SendWr::write(1, &[a.sge(0, length)], b.va(0), b.mr.rkey);
+                        a.nic.post_send(now, *qpn, write).is_ok()
+                    };
+                    while post(&mut a, length(wr)) {
+                        wr += 1;
+                    }
+                }
+                let (from_a, from_b) = (a.transmit_at(now), b.transmit_at(now));
+                for packet in &from_a {
+                    let pair = pairs.iter().position(|[_, far]| *far == packet.bth.dest_qp()).unwrap();
+                    sent[pair].push((now, wire_bytes(packet)));
+                }
+                if from_a.is_empty() && from_b.is_empty() {
+                    break;
+                }
+                b.take_at(now, &from_a);
+                a.take_at(now, &from_b);
+            }
+            now = a.nic.poll_timeout().unwrap().max(now);
+            a.nic.handle_timeout(now);
+        }
+        for sent in &sent {
+            for first in (0..sent.len()).step_by(7) {
+                let mut bits = 0.0;
+                for &(when, bytes) in &sent[first..] {
+                    // All but the last packet of a time are within what its length allows.
+                    let span = (when.since(sent[first].0) + burst).as_nanos() as f64 / 1e9;
+                    proptest::prop_assert!(bits <= rate * span + 1.0, "{bits} bits in {span} s");
+                    bits += bytes as f64 * 8.0;
+                }
+            }
+            let (begin, end) = (sent[0].0, sent[sent.len() - 1].0);
+            let bits: u64 = sent.iter().map(|(_, bytes)| bytes * 8).sum();
+            let span = end.since(begin).as_nanos() as f64 / 1e9;
+            proptest::prop_assert!(bits as f64 >= rate * span, "{bits} bits in {span} s");
+        }
+        proptest::prop_assert_eq!(a.nic.counters().local_ack_timeout_err, 0);
+    }
+}
