@@ -134,9 +134,9 @@ fn paint<'a>(
     let mut chart = ChartBuilder::on(&root)
         .margin_top(fine(TOP))
         .margin_left(fine(4))
-        .margin_right(fine(if frame.marked { MARGIN } else { 16 }))
+        .margin_right(fine(if frame.marked { MARGIN } else { 30 }))
         .x_label_area_size(fine(BOTTOM))
-        .y_label_area_size(fine(if frame.y.is_some() { 62 } else { MARGIN }))
+        .y_label_area_size(fine(if frame.y.is_some() { 76 } else { MARGIN }))
         .build_cartesian_2d(frame.x.from..frame.x.to, from..to)?;
     let text = text(ink::AXIS);
     let mut mesh = chart.configure_mesh();

@@ -337,7 +337,7 @@ fn numbers_are_written_for_people() {
     ] {
         assert_eq!(text::figure(value), written);
     }
-    assert_eq!(text::words("bytes_per_qp_kb"), "Bytes per qp, KB");
+    assert_eq!(text::words("bytes_per_qp_kb"), "Bytes per QP, KB");
     assert_eq!(text::tick(-0.0), "0");
     assert_eq!(text::tick(2500.0), "2\u{202f}500");
 }

@@ -107,7 +107,9 @@ pub(super) fn words(key: &str) -> String {
         .iter()
         .find_map(|(end, unit)| key.strip_suffix(end).map(|name| (name, format!(", {unit}"))))
         .unwrap_or((key, String::new()));
-    let mut name = name.replace('_', " ");
+    let of_letters = |word: &str| matches!(word, "rc" | "xrc" | "qp" | "cnp" | "pfc");
+    let word = |word: &str| if of_letters(word) { word.to_uppercase() } else { word.to_owned() };
+    let mut name = name.split('_').map(word).collect::<Vec<_>>().join(" ");
     if let Some(first) = name.get(..1) {
         let first = first.to_uppercase();
         name.replace_range(..1, &first);
