@@ -1,5 +1,7 @@
 //! What the series of a run do not depend on.
 
+#![expect(clippy::unwrap_used, reason = "what fails is the test")]
+
 use ferroce_lab::{Report, Scenario, Trace, Unwatched, run};
 
 fn incast(sets: &[&str]) -> Report {
