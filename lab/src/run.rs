@@ -347,6 +347,9 @@ impl World {
         if let Some(fair) = fair_gbps(setup) {
             add(more::FAIR_GBPS, fair);
         }
+        if let Some(least) = ideal_ms(setup) {
+            add(more::IDEAL_MS, least);
+        }
         if let Some(found) = fixed_point(setup) {
             add(more::ALPHA_FIXED_POINT, found.alpha);
             add("theory_queue_kb", found.queue / 1e3);
@@ -421,6 +424,25 @@ fn fair_gbps(setup: &Setup) -> Option<f64> {
     let together = setup.flows.iter().all(|flow| flow.to == host && flow.messages.is_none());
     let rate = setup.hosts[host].cable.rate as f64 * setup.dilation / 1e9;
     together.then(|| rate / setup.flows.len() as f64)
+}
+
+/// The least time of messages that all begin at once: that of the bytes over the busiest of the hosts' cables, in ms.
+fn ideal_ms(setup: &Setup) -> Option<f64> {
+    /// What the first packet of a WRITE has beside.
+    const RETH: f64 = 16.0;
+    let mut bits = vec![[0.0; 2]; setup.hosts.len()];
+    for flow in &setup.flows {
+        let (bytes, count) =
+            flow.messages.filter(|_| flow.period.is_none() && flow.start == Duration::ZERO)?;
+        let packets = bytes.div_ceil(u64::from(flow.mtu.bytes())) as f64;
+        let requests = bytes.div_ceil(u64::from(setup.qp.chunk)) as f64;
+        let message = bytes as f64 + packets * OVERHEAD + requests * RETH;
+        bits[flow.from][0] += message * f64::from(count) * 8.0;
+        bits[flow.to][1] += message * f64::from(count) * 8.0;
+    }
+    let seconds =
+        setup.hosts.iter().zip(&bits).map(|(host, [out, into])| out.max(*into) / host.cable.rate as f64);
+    Some(seconds.fold(0.0, f64::max) * 1e3 / setup.dilation)
 }
 
 /// The fixed point of the fluid model, where it is asked for and is about this.

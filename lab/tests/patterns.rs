@@ -3,7 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "what fails is the test")]
 
-use ferroce_lab::{FlowSummary, Report, Run, Scenario, Unwatched, run};
+use ferroce_lab::{FlowSummary, Report, Run, Scenario, Unwatched, more, run};
 
 const SEEDS: [u64; 2] = [1, 7];
 /// A full packet on the cable: Ethernet 38, IPv4 20, UDP 8, BTH 12, ICRC 4.
@@ -63,6 +63,7 @@ fn bursts_take_as_long_as_the_reference_says() {
         let report = lab("kv_burst", &[], seed);
         for (name, mean, longest) in reference {
             let run = of(&report, name);
+            near(run.summary.more[more::IDEAL_MS], ideal, 0.001);
             let (its_mean, its_longest) = completion(run, "kv");
             println!("{name}: {:.3} and {:.3} times the least", its_mean / ideal, its_longest / ideal);
             near(its_mean / ideal, mean / 6.40, 0.12);
@@ -84,6 +85,7 @@ fn a_ring_takes_what_theory_says_and_caches_queue() {
         let report = lab("kv_ring", &[], seed);
         let ring = of(&report, "ring all-reduce of 8");
         near(completion(ring, "ring").1, ideal * 2.83 / 2.80, 0.02);
+        near(ring.summary.more[more::IDEAL_MS], ideal, 0.001);
         assert_eq!((ring.summary.ce_marked, ring.summary.cnp_sent, ring.summary.pause_frames), (0, 0, 0));
         let shared = of(&report, "ring, one port shared");
         println!("shared: {:.3} times the ring alone", completion(shared, "ring").1 / ideal);
