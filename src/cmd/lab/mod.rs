@@ -54,6 +54,7 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<(), Failure> {
     let name = args.scenario.as_deref().unwrap_or_default();
     let scenario = read(name, args)?;
     let mut watch = Watch::begin(args.pcap.as_deref())?;
+    let before = report::peak_memory();
     let start = now();
     let result = lab::run(&scenario, &mut watch).map_err(|error| match error {
         RunError::NoNeighbours(..) => Failure::Usage(format!("{name}: {error}")),
@@ -68,7 +69,7 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<(), Failure> {
         json(&result, out)
     } else {
         let queue_pairs = scenario.setups.iter().map(|setup| 2 * setup.flows.len()).max().unwrap_or_default();
-        report::text(&result, elapsed, queue_pairs, out)
+        report::text(&result, elapsed, (queue_pairs, before), out)
     };
     printed.map_err(Failure::output)
 }

@@ -25,7 +25,7 @@ pub(super) fn list(out: &mut dyn Write) -> io::Result<()> {
 pub(super) fn text(
     report: &Report,
     elapsed: Duration,
-    queue_pairs: usize,
+    (queue_pairs, before): (usize, Option<u64>),
     out: &mut dyn Write,
 ) -> io::Result<()> {
     writeln!(out, "{} (seed {})", report.title, report.seed)?;
@@ -41,9 +41,10 @@ pub(super) fn text(
     let events: f64 = report.runs.iter().filter_map(|run| run.summary.more.get("events")).sum();
     let seconds = elapsed.as_secs_f64();
     write!(out, "\n{events} events in {seconds:.2} s, {:.2} million/s", events / seconds.max(1e-9) / 1e6)?;
-    if let Some(kib) = peak_memory() {
-        write!(out, "; peak memory {:.1} MB", kib as f64 * 1024.0 / 1e6)?;
-        write!(out, ", {:.1} KB per queue pair", kib as f64 * 1.024 / queue_pairs.max(1) as f64)?;
+    if let Some((peak, before)) = peak_memory().zip(before) {
+        let own = (peak.saturating_sub(before)) as f64 * 1.024 / queue_pairs.max(1) as f64;
+        write!(out, "; peak memory {:.1} MB", peak as f64 * 1.024 / 1e3)?;
+        write!(out, ", {own:.1} KB of it for each queue pair, with hosts and packets under way")?;
     }
     writeln!(out)
 }
@@ -100,7 +101,7 @@ fn figures(run: &Run, out: &mut dyn Write) -> io::Result<()> {
 }
 
 /// The most memory that this process has had, in KiB, where the system tells.
-fn peak_memory() -> Option<u64> {
+pub(super) fn peak_memory() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     line.trim().strip_suffix("kB")?.trim().parse().ok()
