@@ -67,6 +67,19 @@ pub enum StatError {
     },
 }
 
+impl StatError {
+    /// The error number of the system that comes closest.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::NoSuchDevice { .. } => libc::ENODEV,
+            Self::Directory(source) | Self::NoAnswer { source, .. } => {
+                source.raw_os_error().unwrap_or(libc::EIO)
+            }
+        }
+    }
+}
+
 fn list(running: &[String]) -> String {
     if running.is_empty() {
         "; none is running".into()

@@ -6,7 +6,9 @@ use std::io;
 use std::path::Path;
 
 use driver_shim::backend::{JoinError, OpenError, Unreachable};
+use driver_shim::bridge::BridgeError;
 use driver_shim::oob::OobError;
+use driver_shim::stat::StatError;
 use driver_shim::{AttachError, ConnectError};
 use qp::state::{ModifyError, QpState, QpType};
 use qp::{
@@ -20,6 +22,7 @@ const EBUSY: i32 = 16;
 const ENODEV: i32 = 19;
 const EINVAL: i32 = 22;
 const ENOMEM: i32 = 12;
+const ENOTSOCK: i32 = 88;
 const EOPNOTSUPP: i32 = 95;
 const EADDRINUSE: i32 = 98;
 const EADDRNOTAVAIL: i32 = 99;
@@ -180,6 +183,20 @@ fn all() -> Vec<(&'static str, Vec<Case>)> {
         oob(OobError::Closed(nothing()), ECONNRESET),
         oob(OobError::Garbled("x".into()), EPROTO),
     ];
+    let path = || "x".into();
+    let bridge = |error: BridgeError, right| case(&error, error.errno(), right);
+    let bridge = vec![
+        bridge(BridgeError::PathInUse { path: path() }, EADDRINUSE),
+        bridge(BridgeError::NoSocket { path: path() }, ENOTSOCK),
+        bridge(BridgeError::Path { path: path(), source: refused() }, EBUSY),
+        bridge(BridgeError::Io { what: "wait", source: refused() }, EBUSY),
+    ];
+    let stat = |error: StatError, right| case(&error, error.errno(), right);
+    let stat = vec![
+        stat(StatError::NoSuchDevice { name: "x".into(), running: Vec::new() }, ENODEV),
+        stat(StatError::Directory(refused()), EBUSY),
+        stat(StatError::NoAnswer { name: "x".into(), source: refused() }, EBUSY),
+    ];
     vec![
         ("ModifyError", modify),
         ("ModifyQpError", modify_qp),
@@ -195,6 +212,8 @@ fn all() -> Vec<(&'static str, Vec<Case>)> {
         ("ConnectError", connect),
         ("OpenError", open),
         ("OobError", oob),
+        ("BridgeError", bridge),
+        ("StatError", stat),
     ]
 }
 

@@ -87,6 +87,16 @@ pub enum BridgeError {
 }
 
 impl BridgeError {
+    /// The error number of the system that comes closest.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::PathInUse { .. } => libc::EADDRINUSE,
+            Self::NoSocket { .. } => libc::ENOTSOCK,
+            Self::Path { source, .. } | Self::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+        }
+    }
+
     fn io(what: &'static str) -> impl Fn(io::Error) -> Self {
         move |source| Self::Io { what, source }
     }
