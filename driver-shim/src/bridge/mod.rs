@@ -1,7 +1,7 @@
 //! A middlebox for real traffic: output queues of a slow rate, with ECN marks and losses.
 //!
-//! A [`Bridge`] stands between the clients of a Unix socket ([`clients`], the back end [`crate::backend::BridgePort`]) or
-//! between two network interfaces ([`between`]). What it does with packets is [`switch`]'s business, with the queue and
+//! A [`Bridge`] stands between the clients of a Unix socket (`clients`, the back end [`crate::backend::BridgePort`]) or
+//! between two network interfaces (`between`). What it does with packets is `switch`'s business, with the queue and
 //! the marks of the crate `fabric`; here time passes, in one thread that sleeps while there is nothing to do.
 
 use std::fmt;
