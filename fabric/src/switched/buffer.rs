@@ -28,7 +28,7 @@ pub struct Pfc {
 }
 
 impl Pfc {
-    /// For priority 3 with `xoff` bytes, as in the paper: the pause ends two packets of 1500 bytes lower.
+    /// Pauses of the priorities `lossless` at `xoff` bytes, as in the paper: a pause ends two packets of 1500 bytes lower.
     #[must_use]
     pub const fn new(lossless: u8, xoff: u64, headroom: u64) -> Self {
         Self { lossless, xoff: Threshold::Static(xoff), xon_gap: 3_000, headroom, quanta: u16::MAX }
@@ -141,7 +141,9 @@ impl Buffer {
         let pfc = self.pfc.filter(|_| self.is_lossless(priority))?;
         let xoff = self.bytes(pfc.xoff);
         let group = &mut self.groups[port][usize::from(priority)];
-        if !group.asked_for_pause && (group.headroom > 0 || group.shared >= xoff) {
+        // Where memory is full the threshold is 0. Who holds nothing gives nothing back: it would never end the pause.
+        let holds_too_much = group.headroom > 0 || group.shared >= xoff.max(1);
+        if !group.asked_for_pause && holds_too_much {
             group.asked_for_pause = true;
             return Some(Signal::Xoff);
         }
@@ -209,6 +211,15 @@ mod tests {
         assert_eq!(taken, 50);
         let taken = (0..100).take_while(|n| buffer.admit(1, 1, 1_000, n * 1_000) == Admission::Taken).count();
         assert_eq!(taken, 25);
+    }
+
+    #[test]
+    fn who_holds_nothing_of_a_full_memory_asks_for_no_pause() {
+        let pfc = Pfc { xoff: Threshold::Dynamic(1.0), ..Pfc::new(1 << 3, 0, 0) };
+        let mut buffer = buffer(5_000, Some(pfc), Threshold::Static(50_000));
+        assert_eq!(buffer.admit(0, 0, 5_000, 0), Admission::Taken);
+        assert_eq!(buffer.admit(1, 3, 1_000, 0), Admission::Full);
+        assert_eq!((buffer.signal(1, 3), buffer.wants_pause(1, 3)), (None, false));
     }
 
     #[test]
