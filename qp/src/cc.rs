@@ -4,6 +4,7 @@
 //! Acknowledgements and NAKs are nobody's business here; who has no controller is never asked.
 
 use dcqcn::{RateController, RateState};
+use transport::Requester;
 use wire::eth::ETHERNET_OVERHEAD;
 use wire::{Duration, Instant, NetHeader, Psn};
 
@@ -169,8 +170,12 @@ impl Cc {
         self.wait
     }
 
-    /// Does what is due at `now`.
-    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+    /// Does what is due at `now`, after `engines` have.
+    pub(crate) fn handle_timeout(&mut self, now: Instant, engines: &Engines) {
+        if engines.requester().is_some_and(Requester::is_repeating) {
+            // All of it may have been sent again before an answer comes: it would count the wait for the timeout.
+            self.probe = None;
+        }
         if self.wait.is_some_and(|wait| wait <= now) {
             self.wait = None;
             self.controller.handle_timeout(now);

@@ -41,6 +41,8 @@ pub struct Requester {
     /// `una` is being sent again because an answer said so; more such answers change nothing (rule R-CMP-25).
     pub(crate) recovering: bool,
     since_ack_req: u32,
+    /// The packet written last is of a SEND or WRITE and was sent for the first time.
+    is_new_message: bool,
     /// The request with this index cannot be carried out; it fails once all before it are done.
     local_error: Option<(usize, WcStatus)>,
     /// No new request may start (SQD).
@@ -77,6 +79,7 @@ impl Requester {
             silent: false,
             recovering: false,
             since_ack_req: 0,
+            is_new_message: false,
             local_error: None,
             draining: false,
             prepared: None,
@@ -158,9 +161,8 @@ impl Requester {
     /// for an ACK: the time until that is a round trip.
     #[must_use]
     pub fn asked(&self) -> Option<Psn> {
-        let is_message = self.sq.get(self.cur).is_some_and(|wqe| wqe.op.segments().is_some());
-        let is_new = self.snd == self.high && self.snd != self.una;
-        (is_message && is_new && self.since_ack_req == 0).then_some(self.snd)
+        let is_out = !self.is_repeating() && self.in_flight() > 0;
+        (is_out && self.is_new_message && self.since_ack_req == 0).then_some(self.snd)
     }
 
     /// Whether packets are being sent again.
@@ -233,11 +235,13 @@ impl Requester {
         let Some(next) = self.prepared.take() else { return false };
         let ack_req = self.asks_for_ack(ctx, &next);
         let wqe = &self.sq[self.cur];
+        let is_new_message = wqe.op.segments().is_some() && !self.is_repeating();
         if next.write(ctx, wqe, ctx.params.dest_qpn, self.snd, ack_req, body).is_err() {
             self.fail_in_order(ctx, WcStatus::LocProtErr);
             return false;
         }
         self.since_ack_req = if ack_req { 0 } else { self.since_ack_req + 1 };
+        self.is_new_message = is_new_message;
         self.advance(ctx, next.span, next.opens_read);
         true
     }

@@ -150,7 +150,7 @@ impl Nic {
                 pair.engines.handle_timeout(&mut ctx);
             }
             if let Some(cc) = &mut pair.cc {
-                cc.handle_timeout(now);
+                cc.handle_timeout(now, &pair.engines);
             }
             self.settle(now, qpn);
         }

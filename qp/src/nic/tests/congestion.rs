@@ -333,6 +333,38 @@ fn the_users_ecn_bits_are_kept_and_other_priorities_left_alone() {
     }
 }
 
+/// A packet that was sent again tells no round-trip time: nobody knows which of the two its ACK is for.
+#[test]
+fn what_was_lost_tells_no_round_trip_time() {
+    let cc = CcConfig { algorithm: Algorithm::Timely, ..CcConfig::default() };
+    for lost in [false, true] {
+        let (mut a, mut b) = controlled(&cc);
+        let mut now = NOW;
+        for late in [false, true] {
+            write(&mut a, &b, 8);
+            let mut packets = a.transmit_at(now);
+            if late && lost {
+                packets.clear();
+                while packets.is_empty() {
+                    now = a.nic.poll_timeout().unwrap();
+                    a.nic.handle_timeout(now);
+                    packets = a.transmit_at(now);
+                }
+            } else {
+                now += if late { Duration::from_millis(100) } else { Duration::from_micros(20) };
+            }
+            assert_eq!(packets.len(), 1);
+            b.take_at(now, &packets);
+            let answers = b.transmit_at(now);
+            a.take_at(now, &answers);
+            assert_eq!(a.nic.in_flight(), 0);
+        }
+        // A round trip of so long takes half of the rate.
+        let rate = if lost { LINE } else { Rate::from_gbps(5.0) };
+        assert_eq!(rate_of(&a, now), Some(rate), "lost: {lost}");
+    }
+}
+
 /// Some NICs send a CNP with the NAK of a gap; this one where it is told to, and once for each gap.
 #[test]
 fn a_gap_makes_a_cnp_where_configured() {
