@@ -3,7 +3,7 @@
 //! ```toml
 //! cc = "dcqcn"           # off, dcqcn, rate=200M or timely
 //! profile = "connectx"   # or "paper": what the keys of [dcqcn] start from
-//! dilation = 1           # times as slow, for slow machines
+//! dilation = 1           # times as slow, for slow machines; burst_us is of real time and stays
 //! burst_us = 100         # what a late sender may catch up on
 //!
 //! [dcqcn]
@@ -128,7 +128,11 @@ impl Reader<'_> {
             key: Some(error.key.to_owned()),
             what: error.to_string(),
         })?;
-        config.params = Arc::new(if dilation == 1.0 { params } else { params.dilated(dilation) });
+        config.params = Arc::new(params);
+        if dilation != 1.0 {
+            config.params = Arc::new(params.dilated(dilation));
+            config.timely = Arc::new(config.timely.dilated(dilation));
+        }
         Ok(config)
     }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use wire::{Duration, Instant};
 
 use crate::controller::{RateController, RateState};
+use crate::keys::nanos;
 use crate::pacer::Pacer;
 use crate::rate::Rate;
 
@@ -44,6 +45,18 @@ impl TimelyParams {
         decrease_factor: 0.8,
         min_rate: Rate::from_mbps(10.0),
     };
+
+    /// The same in slow motion, as [`crate::Params::dilated`].
+    #[must_use]
+    pub fn dilated(mut self, factor: f64) -> Self {
+        for time in [&mut self.t_low, &mut self.t_high, &mut self.min_rtt] {
+            *time = nanos(time.as_nanos() as f64 * factor);
+        }
+        for rate in [&mut self.additive_increment, &mut self.min_rate] {
+            *rate = Rate::from_bps(rate.bps() / factor);
+        }
+        self
+    }
 }
 
 /// The times by which increases grow after [`TimelyParams::hai_thresh`] samples.

@@ -168,6 +168,20 @@ fn what_does_not_go_together_is_refused_at_its_line() {
 }
 
 #[test]
+fn all_algorithms_are_in_slow_motion() {
+    let config = CcConfig::parse("dilation = 100\nburst_us = 7\n[timely]\nt_low = 30").unwrap();
+    let (fast, slow) = (TimelyParams::PAPER, *config.timely);
+    assert_eq!((slow.t_low, slow.t_high), (Duration::from_micros(3_000), Duration::from_millis(50)));
+    assert_eq!(slow.min_rtt, Duration::from_millis(2));
+    assert_eq!((slow.additive_increment.mbps(), slow.min_rate.mbps()), (0.1, 0.1));
+    assert_eq!((slow.ewma_alpha, slow.decrease_factor), (fast.ewma_alpha, fast.decrease_factor));
+    assert_eq!(
+        (config.params.time_reset, config.burst),
+        (Duration::from_millis(30), Duration::from_micros(7))
+    );
+}
+
+#[test]
 fn what_is_no_toml_is_refused_at_its_line() {
     assert_eq!(error("cc = \"off\"\nburst_us = = 3").line, 2);
     assert_eq!(error("cc = \"off\"\ncc = \"dcqcn\"").line, 2);
