@@ -39,7 +39,7 @@ struct Kind {
     compare: Option<(&'static str, &'static str)>,
 }
 
-/// What the flows sent.
+/// What of the flows arrived.
 pub(super) fn sent(report: &Report, groups: &[Group]) -> Option<Section> {
     per_flow(
         report,
@@ -47,10 +47,10 @@ pub(super) fn sent(report: &Report, groups: &[Group]) -> Option<Section> {
         &Kind {
             id: "rate",
             short: "Rates",
-            title: "Rate that each flow sends",
-            note: "What left the sender, headers included, averaged over each step of the chart.",
+            title: "Rate at which each flow arrives",
+            note: "What reached the receiver, headers included, averaged over each step of the chart.",
             spike: 2.5,
-            none: "nothing was sent",
+            none: "nothing arrived",
             axis: "Gb/s",
             unit: "Gb/s",
             series: |flow| &flow.rate_gbps,

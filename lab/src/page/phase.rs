@@ -35,7 +35,7 @@ pub(super) fn phase(report: &Report, groups: &[Group]) -> Option<Section> {
         let svg = chart(&frame, |canvas| {
             canvas.line(&[(0.0, 0.0), (top, top)], ink::MARK, 1.25)?;
             if way.len() < 2 {
-                return canvas.nothing("nothing was sent");
+                return canvas.nothing("nothing arrived");
             }
             canvas.line(way, ink::SERIES[0], 1.0)?;
             canvas.dots(&way[way.len() - 1..], ink::SERIES[1])
