@@ -61,12 +61,14 @@ impl Flow {
         Self { plan, qpn, begun: 0, followed: 0, left: 0, waiting: 0, open: VecDeque::new(), failed: false }
     }
 
-    /// When time alone lets it begin something.
-    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+    /// When time alone lets it begin something, as seen at `now`.
+    pub(crate) fn poll_timeout(&self, now: Instant) -> Option<Instant> {
         let more = self.plan.messages.is_none_or(|(_, count)| self.begun < count);
-        let waits = self.left == 0 && more && !self.failed;
+        // Who is behind its clock, and has no room for more, waits for what is complete.
+        let has_room = self.waiting < self.plan.depth;
+        let waits = self.left == 0 && more && has_room && !self.failed;
         let by_clock = self.begun == 0 || self.plan.period.is_some();
-        Some(self.due()).filter(|due| waits && by_clock && *due < self.plan.stop)
+        Some(self.due()).filter(|due| waits && by_clock && now.max(*due) < self.plan.stop)
     }
 
     /// When the next message may begin as far as time goes.
@@ -162,10 +164,10 @@ mod tests {
     #[test]
     fn a_message_begins_when_the_one_before_is_complete() {
         let mut flow = Flow::new(PLAN, Qpn::new(5));
-        assert_eq!(flow.poll_timeout(), Some(Instant::from_nanos(10)));
+        assert_eq!(flow.poll_timeout(Instant::ZERO), Some(Instant::from_nanos(10)));
         assert_eq!(posted(&mut flow, 9), []);
         assert_eq!(posted(&mut flow, 10), [(100, false), (50, true)]);
-        assert_eq!((flow.poll_timeout(), flow.completed(false)), (None, None));
+        assert_eq!((flow.poll_timeout(Instant::from_nanos(10)), flow.completed(false)), (None, None));
         assert_eq!(posted(&mut flow, 11), []);
         assert_eq!(flow.completed(true), Some(Instant::from_nanos(10)));
         assert_eq!(posted(&mut flow, 30), [(100, false), (50, true)]);
@@ -178,9 +180,21 @@ mod tests {
         let plan = Plan { period: Some(Duration::from_nanos(20)), messages: Some((50, 3)), ..PLAN };
         let mut flow = Flow::new(plan, Qpn::new(5));
         assert_eq!(posted(&mut flow, 10), [(50, true)]);
-        assert_eq!(flow.poll_timeout(), Some(Instant::from_nanos(30)));
+        assert_eq!(flow.poll_timeout(Instant::from_nanos(10)), Some(Instant::from_nanos(30)));
         assert_eq!(posted(&mut flow, 50), [(50, true), (50, true)], "it does not wait for what is late");
-        assert_eq!(flow.poll_timeout(), None);
+        assert_eq!(flow.poll_timeout(Instant::from_nanos(50)), None);
+    }
+
+    #[test]
+    fn who_is_behind_the_clock_waits_for_room_and_not_for_time() {
+        let at = Instant::from_nanos;
+        let plan = Plan { period: Some(Duration::from_nanos(1)), messages: Some((50, 9)), depth: 2, ..PLAN };
+        let mut flow = Flow::new(plan, Qpn::new(5));
+        assert_eq!(posted(&mut flow, 20), [(50, true), (50, true)]);
+        assert_eq!(flow.poll_timeout(at(20)), None, "its time has come, but nothing can be posted");
+        flow.completed(true);
+        assert_eq!(flow.poll_timeout(at(20)), Some(at(12)));
+        assert_eq!(flow.poll_timeout(at(1_000)), None, "it has stopped");
     }
 
     #[test]

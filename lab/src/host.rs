@@ -230,12 +230,12 @@ impl Host {
 
     /// All flows are there.
     pub(crate) fn begin(&mut self, flows: &[Flow]) {
-        self.wait_for_program(flows);
+        self.wait_for_program(Instant::ZERO, flows);
         self.wake = self.program;
     }
 
-    fn wait_for_program(&mut self, flows: &[Flow]) {
-        self.program = self.out.iter().filter_map(|out| flows[out.flow].poll_timeout()).min();
+    fn wait_for_program(&mut self, now: Instant, flows: &[Flow]) {
+        self.program = self.out.iter().filter_map(|out| flows[out.flow].poll_timeout(now)).min();
     }
 
     /// The queue pair of one of its flows, as congestion control sees it.
@@ -252,11 +252,11 @@ impl Host {
         }
         if self.program.is_some_and(|at| at <= now) {
             for at in 0..self.out.len() {
-                if desk.flows[self.out[at].flow].poll_timeout().is_some_and(|at| at <= now) {
+                if desk.flows[self.out[at].flow].poll_timeout(now).is_some_and(|at| at <= now) {
                     self.pump(now, at, desk.flows);
                 }
             }
-            self.wait_for_program(desk.flows);
+            self.wait_for_program(now, desk.flows);
         }
         if has_news {
             self.complete(now, desk);
@@ -356,7 +356,7 @@ impl Host {
                 flow.fail();
             }
         }
-        if let Some(at) = flow.poll_timeout()
+        if let Some(at) = flow.poll_timeout(now)
             && self.program.is_none_or(|program| at < program)
         {
             self.program = Some(at);

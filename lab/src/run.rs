@@ -401,6 +401,7 @@ fn watched(setup: &Setup, switches: &[Node], hosts: &[Node]) -> Result<Vec<Watch
             {
                 let mut senders: Vec<usize> =
                     setup.flows.iter().filter(|flow| flow.to == host).map(|flow| flow.from).collect();
+                senders.sort_unstable();
                 senders.dedup();
                 let here = senders.iter().all(|sender| setup.hosts[*sender].switch == switch);
                 if here && !senders.is_empty() {

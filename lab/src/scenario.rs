@@ -6,6 +6,7 @@
 
 mod builtin;
 mod cc;
+mod names;
 mod read;
 mod section;
 mod tree;

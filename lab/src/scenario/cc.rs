@@ -4,6 +4,7 @@
 use std::fmt::Write;
 
 use dcqcn::CcConfig;
+use wire::Duration;
 
 use super::section::Section;
 use super::tree::{Node, Table, Value};
@@ -65,7 +66,7 @@ pub(super) fn read(section: &Section<'_>, dilation: f64) -> Result<CcConfig, Sce
         text.line(here.clone(), "[dcqcn]");
         text.line(here, "release_at_line = false");
     }
-    CcConfig::parse(&text.text).map_err(|error| {
+    let read = CcConfig::parse(&text.text).map_err(|error| {
         let place = text.origin.get(error.line.max(1) - 1).cloned().unwrap_or_else(|| section.place_of(""));
         let what = match error.what.strip_prefix("cc = ") {
             Some(rest) => format!("algorithm = {rest}"),
@@ -76,7 +77,11 @@ pub(super) fn read(section: &Section<'_>, dilation: f64) -> Result<CcConfig, Sce
         let key =
             error.key.map(|key| if key == "cc" { "cc.algorithm".to_owned() } else { format!("cc.{key}") });
         ScenarioError::new(place, key, format!("[cc] {what}"))
-    })
+    })?;
+    // Devices catch up in real time, hosts here in the dilated one.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "floats saturate; whole ns")]
+    let burst = Duration::from_nanos((read.burst.as_nanos() as f64 * dilation).round() as u64);
+    Ok(CcConfig { burst, ..read })
 }
 
 /// A key as TOML has it, whatever it is.

@@ -12,6 +12,7 @@ use wire::{Duration, Mtu};
 
 use crate::memory::Memory;
 
+use super::names::Names;
 use super::section::{Range, Section, real, whole};
 use super::tree::{self, Source, Table, Value};
 use super::{
@@ -26,6 +27,8 @@ const SHARE: Range = real(0.0, 1.0, "");
 const FACTOR: Range = real(0.001, 1e3, "");
 const PRIORITY: Range = whole(0, 7, "");
 const COUNT: Range = whole(1, 4096, "");
+/// Each is two queue pairs with their memory.
+const MOST_FLOWS: usize = 65_536;
 
 pub(super) fn scenario(
     name: &str,
@@ -142,42 +145,6 @@ fn bytes(kb: f64) -> u64 {
     (kb * 1e3).round() as u64
 }
 
-/// Hosts, switches and groups by name.
-struct Names {
-    switches: Vec<String>,
-    groups: BTreeMap<String, Vec<usize>>,
-    hosts: BTreeMap<String, usize>,
-}
-
-impl Names {
-    fn switch(&self, section: &Section<'_>, key: &str, name: &str) -> Result<usize, ScenarioError> {
-        self.switches
-            .iter()
-            .position(|switch| switch == name)
-            .ok_or_else(|| section.wrong(key, format!("a switch: {}", self.switches.join(", "))))
-    }
-
-    /// The hosts of a group, or the one of this name.
-    fn hosts(&self, section: &Section<'_>, key: &str, name: &str) -> Result<Vec<usize>, ScenarioError> {
-        if let Some(group) = self.groups.get(name) {
-            return Ok(group.clone());
-        }
-        self.hosts.get(name).map(|host| vec![*host]).ok_or_else(|| {
-            let groups: Vec<&str> = self.groups.keys().map(String::as_str).collect();
-            section.wrong(key, format!("hosts, or one of them: {}", groups.join(", ")))
-        })
-    }
-
-    fn node(&self, name: &str) -> Option<NodeRef> {
-        let switch = self.switches.iter().position(|switch| switch == name).map(NodeRef::Switch);
-        switch.or_else(|| {
-            let host = self.hosts.get(name).copied();
-            let only = self.groups.get(name).filter(|group| group.len() == 1).map(|group| group[0]);
-            host.or(only).map(NodeRef::Host)
-        })
-    }
-}
-
 fn setup(name: &str, source: &Source, table: &Table) -> Result<Setup, ScenarioError> {
     let mut top = Section::new(source, table);
     for text in ["title", "see"] {
@@ -231,6 +198,9 @@ fn setup(name: &str, source: &Source, table: &Table) -> Result<Setup, ScenarioEr
             names.switch(&section, key, name)
         };
         let (from, to) = (end("from")?, end("to")?);
+        if from == to {
+            return Err(section.wrong("to", "a switch other than the one that it comes from"));
+        }
         let gbps = section.number("rate_gbps", GBPS)?.unwrap_or(line.0);
         let us = section.number("delay_us", US)?.unwrap_or(line.1);
         trunks.push((from, to, scale.cable(gbps, us)));
@@ -276,7 +246,10 @@ fn setup(name: &str, source: &Source, table: &Table) -> Result<Setup, ScenarioEr
         faults(section, &names, &mut hosts)?;
     }
     let mut section = top.section("measure")?;
-    let measure = measure(&mut section, &names, (&hosts, &flows), scale)?;
+    let measure = {
+        let joined = |ends: &(NodeRef, NodeRef)| are_neighbours(*ends, &hosts, &trunks);
+        measure(&mut section, &names, (&hosts, &flows), joined, scale)?
+    };
     section.finish()?;
     top.finish()?;
     Ok(Setup {
@@ -495,7 +468,7 @@ fn flow_group(
             let ranks = ends.len() as f64;
             #[expect(clippy::cast_possible_truncation, reason = "at most 4096 hosts")]
             let steps = 2 * (ends.len() as u32 - 1);
-            Some((bytes(kb / ranks), steps * count.unwrap_or(1)))
+            Some((bytes(kb / ranks), steps.saturating_mul(count.unwrap_or(1))))
         }
         (Some(kb), _) => Some((bytes(kb), count.unwrap_or(1))),
     };
@@ -516,6 +489,10 @@ fn flow_group(
     let has_own_port = section.flag("own_port")?.unwrap_or(true);
     let first = flows.len();
     let all = ends.len() * qps as usize;
+    if first + all > MOST_FLOWS {
+        let key = if qps > 1 { "qps" } else { "from" };
+        return Err(section.wrong(key, format!("such that there are {MOST_FLOWS} flows at most")));
+    }
     for (n, (from, to)) in ends.iter().flat_map(|ends| std::iter::repeat_n(*ends, qps as usize)).enumerate() {
         let name = if all == 1 { name.to_owned() } else { format!("{name}{}", n + 1) };
         let before = (n + all - qps as usize) % all;
@@ -561,10 +538,24 @@ fn faults(mut section: Section<'_>, names: &Names, hosts: &mut [HostSetup]) -> R
     section.finish()
 }
 
+/// Whether a cable joins the two.
+fn are_neighbours(ends: (NodeRef, NodeRef), hosts: &[HostSetup], trunks: &[(usize, usize, Cable)]) -> bool {
+    match ends {
+        (NodeRef::Host(host), NodeRef::Switch(switch)) | (NodeRef::Switch(switch), NodeRef::Host(host)) => {
+            hosts[host].switch == switch
+        }
+        (NodeRef::Switch(a), NodeRef::Switch(b)) => {
+            trunks.iter().any(|&(from, to, _)| (from, to) == (a, b) || (from, to) == (b, a))
+        }
+        (NodeRef::Host(_), NodeRef::Host(_)) => false,
+    }
+}
+
 fn measure(
     section: &mut Section<'_>,
     names: &Names,
     (hosts, flows): (&[HostSetup], &[FlowSetup]),
+    are_neighbours: impl Fn(&(NodeRef, NodeRef)) -> bool,
     scale: Scale,
 ) -> Result<Measure, ScenarioError> {
     let first = &flows[0];
@@ -572,7 +563,7 @@ fn measure(
     for text in section.texts("watch")?.unwrap_or_default() {
         let ends = text.split_once("->").and_then(|(from, to)| {
             let joined = names.node(from.trim()).zip(names.node(to.trim()));
-            joined.filter(|ends| !matches!(ends, (NodeRef::Host(_), NodeRef::Host(_))))
+            joined.filter(&are_neighbours)
         });
         watch.push(ends.ok_or_else(|| {
             section.wrong("watch", "a list of queues, as \"switch->host\" with names of neighbours")

@@ -132,6 +132,16 @@ fn what_is_wrong_is_named_with_its_line_key_and_range() {
             "[measure]\nwatch = [\"rx->tx1\"]\n[link]",
             "line 5: measure.watch = [\"rx->tx1\"]: it must be a list of queues",
         ),
+        (
+            "[link]",
+            "[measure]\nwatch = [\"switch->switch\"]\n[link]",
+            "line 5: measure.watch = [\"switch->switch\"]: it must be a list of queues",
+        ),
+        (
+            "[link]",
+            "[[trunks]]\nfrom = \"switch\"\nto = \"switch\"\n[link]",
+            "line 6: trunks.0.to = \"switch\": it must be a switch other than the one that it comes from",
+        ),
     ] {
         let text = SMALL.replacen(change, to, 1);
         let error = parse(&text, &[]).unwrap_err().to_string();
@@ -164,6 +174,13 @@ fn a_change_that_is_wrong_is_named_itself() {
 }
 
 #[test]
+fn flows_are_not_more_than_memory_holds() {
+    let error = parse(SMALL, &["senders=4096", "flows.0.qps=17"]).unwrap_err().to_string();
+    let range = "it must be such that there are 65536 flows at most";
+    assert_eq!(error, format!("--set flows.0.qps=17: flows.0.qps = 17: {range}"));
+}
+
+#[test]
 fn variants_change_what_they_say_and_nothing_else() {
     let text = format!(
         "{SMALL}\n[[variants]]\nname = \"off\"\n[variants.cc]\nalgorithm = \"off\"\n\n[[variants]]\nname = \"deep\"\n\
@@ -189,6 +206,9 @@ fn dilation_slows_times_and_rates_and_leaves_bytes() {
     assert_eq!(slow.hosts[0].cable.rate * 100, fast.hosts[0].cable.rate);
     assert_eq!(slow.hosts[0].cable.delay.as_nanos(), 100 * fast.hosts[0].cable.delay.as_nanos());
     assert_eq!(slow.cc.params.time_reset.as_nanos(), 100 * fast.cc.params.time_reset.as_nanos());
+    assert_eq!(slow.cc.timely.t_low.as_nanos(), 100 * fast.cc.timely.t_low.as_nanos());
+    let late = parse(SMALL, &["dilation=100", "cc.burst_us=3"]).unwrap();
+    assert_eq!(late.setups[0].cc.burst, Duration::from_micros(300));
     assert_eq!(slow.switches[0].params.red, fast.switches[0].params.red);
 }
 
