@@ -276,7 +276,9 @@ fn listen(directory: &Path, name: &str) -> io::Result<(UnixListener, PathBuf, St
 
 fn take_name(directory: &Path, name: &str, socket: &Path) -> io::Result<(PathBuf, String)> {
     for number in 1..=MOST_OF_A_NAME {
-        let name = if number == 1 { name.to_owned() } else { format!("{name}-{number}") };
+        let suffix = if number == 1 { String::new() } else { format!("-{number}") };
+        // The number has its place in what a name may be long.
+        let name = format!("{}{suffix}", &name[..name.len().min(LONGEST_NAME - suffix.len())]);
         let path = socket_path(directory, &name);
         for _ in 0..2 {
             match fs::hard_link(socket, &path) {

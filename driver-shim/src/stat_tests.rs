@@ -62,6 +62,17 @@ fn names_that_are_taken_get_a_number_and_those_of_the_dead_are_free() {
 }
 
 #[test]
+fn a_number_finds_room_in_the_longest_name() {
+    let directory = TempDir::new().expect("a directory");
+    let name = "x".repeat(LONGEST_NAME);
+    let (_one, _first) = device(directory.path(), &name);
+    let (_two, _second) = device(directory.path(), &name);
+    let other = format!("{}-2", &name[2..]);
+    assert_eq!(running_in(directory.path()).expect("a list"), [other.clone(), name]);
+    ask_in(directory.path(), &other).expect("an answer");
+}
+
+#[test]
 fn who_does_not_read_ends_nothing() {
     let directory = TempDir::new().expect("a directory");
     let (device, teller) = device(directory.path(), "one");
