@@ -96,8 +96,12 @@ impl Interface {
 
 /// Speed of an interface in Mb/s, as the kernel says.
 fn speed(name: &str) -> Option<u32> {
-    // It is -1, or cannot be read, where it is not known.
-    std::fs::read_to_string(format!("/sys/class/net/{name}/speed")).ok()?.trim().parse().ok()
+    known_speed(&std::fs::read_to_string(format!("/sys/class/net/{name}/speed")).ok()?)
+}
+
+/// Where the speed is not known the kernel says -1, some drivers 0, and some of them -1 without its sign.
+fn known_speed(text: &str) -> Option<u32> {
+    text.trim().parse().ok().filter(|mbps| (1..u32::MAX).contains(mbps))
 }
 
 fn address_and_prefix(network: &IpNetwork) -> (IpAddr, u8) {
@@ -197,6 +201,12 @@ mod tests {
     fn table(addresses: &[&str]) -> Vec<String> {
         let addresses: Vec<IpAddr> = addresses.iter().map(|text| text.parse().expect("address")).collect();
         GidTable::new(&addresses, Mac::default(), 1500).gids().iter().map(Gid::to_string).collect()
+    }
+
+    #[test]
+    fn a_speed_that_is_none_is_not_known() {
+        assert_eq!(["10000\n", "1"].map(known_speed), [Some(10_000), Some(1)]);
+        assert_eq!(["-1\n", "0\n", "4294967295\n", "", "fast"].map(known_speed), [None; 5]);
     }
 
     /// Rules R-ADR-16, R-ADR-17.

@@ -64,7 +64,8 @@ impl BridgePort {
         };
         socket.set_nonblocking(true).map_err(OpenError::io("set up a socket"))?;
         let mtu = u32::try_from(LONGEST).unwrap_or(u32::MAX);
-        let speed = u32::try_from(rate / 1_000_000).ok().filter(|mbps| *mbps > 0);
+        // Rather too fast than too slow: marks take down what is too fast.
+        let speed = u32::try_from(rate.div_ceil(1_000_000)).ok();
         Ok(Self {
             socket,
             table: GidTable::new(&[address], Mac::default(), mtu).with_speed(speed),

@@ -96,6 +96,13 @@ fn packets_pass_between_clients_in_order() {
 }
 
 #[test]
+fn a_port_is_not_taken_for_slower_than_its_bridge() {
+    let bridge = start("speed", &config(Way { rate: 1_500_000, ..WAY }));
+    assert_eq!(bridge.port(1).addresses().speed(), Some(qp::Rate::from_mbps(2.0)));
+    bridge.stop();
+}
+
+#[test]
 fn an_address_has_one_client_until_it_is_dropped() {
     let bridge = start("address", &config(WAY));
     let first = bridge.port(1);
