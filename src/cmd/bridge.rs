@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use dcqcn::Rate;
 use driver_shim::bridge::{Bridge, BridgeConfig, BridgeError, FlowReport, QueueReport, Report, Way};
@@ -33,8 +33,11 @@ enum Mark {
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Socket to make, for devices with --backend bridge:PATH
-    #[arg(value_name = "PATH")]
-    path: PathBuf,
+    #[arg(value_name = "PATH", required_unless_present = "between")]
+    path: Option<PathBuf>,
+    /// Instead of a socket, pass every frame from one network interface to the other; needs CAP_NET_RAW
+    #[arg(long, value_names = ["IFNAME", "IFNAME"], num_args = 2, conflicts_with_all = ["path", "share"])]
+    between: Vec<String>,
     /// Rate of each output, in bits per second: 200M, 2.5G; Ethernet's header, preamble and gap count
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     rate: u64,
@@ -120,14 +123,21 @@ impl Args {
 impl From<BridgeError> for Failure {
     fn from(error: BridgeError) -> Self {
         match error {
-            BridgeError::NoSocket { .. } => Self::Usage(error.to_string()),
+            BridgeError::NoSocket { .. } | BridgeError::SameInterface { .. } => {
+                Self::Usage(error.to_string())
+            }
+            BridgeError::Interface(error) => error.into(),
             _ => Self::Failed(error.to_string()),
         }
     }
 }
 
 pub(super) fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), Failure> {
-    let mut bridge = Bridge::listen(&args.path, &args.config()?)?;
+    let config = args.config()?;
+    let mut bridge = match (args.between.as_slice(), &args.path) {
+        ([a, b], _) => Bridge::between([a, b], &config)?,
+        (_, path) => Bridge::listen(path.as_deref().unwrap_or(Path::new("")), &config)?,
+    };
     let stopper = bridge.stopper();
     Interrupt::watch_and(move || stopper.stop())?;
     begin(args, err);
@@ -140,12 +150,12 @@ pub(super) fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Resu
 /// Says that devices may come, as much for scripts that wait for it as for people.
 fn begin(args: &Args, err: &mut dyn Write) {
     let rate = Rate::from_bps(args.rate as f64);
-    let path = args.path.display();
+    let where_to = match &args.path {
+        Some(path) => format!("devices come with --backend bridge:{} --bind ADDR", path.display()),
+        None => format!("between {}", args.between.join(" and ")),
+    };
     // Where nobody listens, nobody has asked.
-    let _ = writeln!(
-        err,
-        "ferroce: a bridge of {rate}bit/s; devices come with --backend bridge:{path} --bind ADDR"
-    );
+    let _ = writeln!(err, "ferroce: a bridge of {rate}bit/s; {where_to}");
 }
 
 fn print_report(out: &mut dyn Write, report: &Report) -> io::Result<()> {

@@ -2,10 +2,12 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::thread::JoinHandle;
 
+use fabric::switched::{MarkAt, Red};
 use proptest::prelude::*;
 use wire::{ROCE_V2_PORT, icrc};
 
 use super::*;
+use crate::backend::{Packet, PacketConfig, namespace};
 use crate::bridge::{Bridge, BridgeConfig, BridgeError, Report, Stopper, Way};
 
 const WAY: Way =
@@ -236,4 +238,68 @@ proptest! {
         bridge.port(1);
         bridge.stop();
     }
+}
+
+/// Two hosts of their own with a bridge between their links: veth0 is one's, veth1 and veth2 are the bridge's, veth3 is
+/// the other's.
+fn between_two_links() {
+    namespace::ip("link add veth2 mtu 4200 type veth peer veth3 mtu 4200");
+    namespace::ip("link set veth2 up");
+    namespace::ip("link set veth3 up");
+    let red = Red { kmin: 0, kmax: 0, pmax: 1.0, at: MarkAt::Enqueue };
+    let mut bridge =
+        Bridge::between(["veth1", "veth2"], &config(Way { red: Some(red), ..WAY })).expect("a bridge");
+    let stopper = bridge.stopper();
+    let thread = std::thread::spawn(move || bridge.run().expect("it ends well"));
+    let host = |link: &str, last| {
+        let own = vec![(address(last), 24)];
+        let offload = false;
+        let config = PacketConfig { interface: link.into(), own, offload, ..PacketConfig::default() };
+        Packet::open(&config).expect("a host")
+    };
+    let (mut a, mut b) = (host("veth0", 1), host("veth3", 2));
+    // As one batch, so that all but the first find others before them.
+    let net = NetHeader::v2(address(1), address(2), ROCE_V2_PORT, 2, 64).expect("one family");
+    let mut tx = TxBatch::new();
+    tx.begin(net, &a.caps(), 7);
+    (0..5).for_each(|_| tx.push(1024).fill(3));
+    tx.seal();
+    assert_eq!(a.send_batch(&tx, 0).expect("sends"), 5);
+    let idle = std::net::UdpSocket::bind("127.0.0.1:0").expect("a free port");
+    let (mut rx, mut answers, mut now) = (RxBurst::new(), RxBurst::new(), wire::Instant::ZERO);
+    while rx.len() < 5 {
+        assert!(now < wire::Instant::ZERO + wire::Duration::from_secs(30), "nothing arrives");
+        a.poll(now);
+        a.recv_burst(&mut answers).expect("receives");
+        b.poll(now);
+        if b.recv_burst(&mut rx).expect("receives") == 0 {
+            let pause = Duration::from_millis(2);
+            crate::sys::wait_readable(idle.as_fd(), pause).expect("a poll");
+            now += wire::Duration::from(pause);
+        }
+    }
+    for (packet, body) in rx.iter() {
+        assert!(icrc::verify(&packet.net, body));
+        assert_eq!(packet.net, packet.net.with_transport_len(body.len()), "with its checksum");
+    }
+    stopper.stop();
+    let report = thread.join().expect("no panic");
+    let marked = rx.iter().filter(|(packet, _)| packet.net.traffic_class() == 3).count() as u64;
+    let there = report.queues.iter().find(|queue| queue.to == ["veth2"]).expect("a queue");
+    // Address resolution passed too, and is no flow.
+    assert_eq!((there.marked, report.flows.len()), (marked, 1));
+    assert!(there.packets > 5 && report.queues.iter().all(|queue| queue.packets > 0));
+}
+
+#[test]
+fn frames_pass_between_two_links() {
+    namespace::run("backend::bridge::tests::frames_pass_between_two_links", between_two_links);
+}
+
+#[test]
+fn interfaces_that_are_none_are_named() {
+    let wrong = Bridge::between(["lo", "no-such"], &config(WAY)).expect_err("an error").to_string();
+    assert!(wrong.contains("no-such") || wrong.contains("CAP_NET_RAW"), "{wrong}");
+    let same = Bridge::between(["lo", "lo"], &config(WAY)).expect_err("an error");
+    assert!(matches!(same, BridgeError::SameInterface { .. }));
 }

@@ -157,12 +157,12 @@ impl OpenError {
     }
 
     /// An [`OpenError::Io`] for what was tried, to map an error with.
-    pub(super) fn io(what: &'static str) -> impl Fn(io::Error) -> Self {
+    pub(crate) fn io(what: &'static str) -> impl Fn(io::Error) -> Self {
         move |source| Self::Io { what, source }
     }
 
     /// The interface called `name`, or the error that says which there are.
-    pub(super) fn interface(name: &str) -> Result<Interface, Self> {
+    pub(crate) fn interface(name: &str) -> Result<Interface, Self> {
         let mut all = Interface::all().map_err(Self::io("list the interfaces"))?;
         match all.iter().position(|interface| interface.name == name) {
             Some(i) => Ok(all.swap_remove(i)),
@@ -174,7 +174,7 @@ impl OpenError {
     }
 
     /// The error of opening a socket that needs a capability.
-    pub(super) fn privileged(backend: &'static str) -> impl Fn(io::Error) -> Self {
+    pub(crate) fn privileged(backend: &'static str) -> impl Fn(io::Error) -> Self {
         move |source| match source.kind() {
             io::ErrorKind::PermissionDenied => Self::NoPermission { backend, needs: "CAP_NET_RAW" },
             _ => Self::Io { what: "open a raw socket", source },

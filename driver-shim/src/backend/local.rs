@@ -142,7 +142,7 @@ pub(super) fn send_to_groups_from(socket: &Socket, address: IpAddr, scope: u32) 
 }
 
 /// Gives `socket` as large a receive buffer as the process may, and returns its size as the kernel counts it.
-pub(super) fn receive_buffer(socket: &Socket) -> io::Result<u32> {
+pub(crate) fn receive_buffer(socket: &Socket) -> io::Result<u32> {
     // The first goes beyond the system's limit, with CAP_NET_ADMIN.
     sys::set_option(socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, RECEIVE_BUFFER)
         .or_else(|_| sys::set_option(socket, libc::SOL_SOCKET, libc::SO_RCVBUF, RECEIVE_BUFFER))?;

@@ -36,7 +36,7 @@ pub use bridge::BridgePort;
 pub use error::{JoinError, OpenError};
 pub use faulty::Faulty;
 pub use local::Local;
-pub(crate) use local::{domain, send_buffer};
+pub(crate) use local::{domain, receive_buffer, send_buffer};
 pub use loopback::{Hub, Loopback};
 pub use owner::PortOwner;
 pub use packet::{Packet, PacketConfig};

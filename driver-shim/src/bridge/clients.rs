@@ -320,8 +320,8 @@ impl Ports for Clients {
         owner.and_then(|token| self.clients.get_mut(&token)).is_some_and(|client| client.send(bytes))
     }
 
-    fn has_frames(&self) -> bool {
-        false
+    fn frame_at(&self) -> Option<usize> {
+        None
     }
 }
 

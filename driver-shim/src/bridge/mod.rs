@@ -14,15 +14,18 @@ use mio::event::Event;
 use mio::{Events, Poll, Token, Waker};
 use wire::{Duration, Instant};
 
+use crate::backend::OpenError;
 use crate::capture::CaptureFile;
 use crate::clock::Clock;
 
+use self::between::Between;
 use self::clients::Clients;
 pub use self::report::{FlowReport, Lost, QueueReport, Report};
 use self::switch::Switch;
 pub use self::switch::Way;
 use self::timer::Timer;
 
+mod between;
 mod clients;
 pub(crate) mod hello;
 mod report;
@@ -76,6 +79,15 @@ pub enum BridgeError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// The two interfaces are one.
+    #[error("a bridge between {name} and itself goes nowhere; name two interfaces")]
+    SameInterface {
+        /// Its name.
+        name: String,
+    },
+    /// An interface cannot be used.
+    #[error(transparent)]
+    Interface(#[from] OpenError),
     /// A system call failed.
     #[error("cannot {what}: {source}")]
     Io {
@@ -113,8 +125,8 @@ trait Ports: Send + fmt::Debug {
     /// A packet has come through, for whom the sender said: `false` where it cannot be delivered.
     fn deliver(&mut self, to: usize, bytes: Vec<u8>) -> bool;
 
-    /// Whether what is captured of it are whole Ethernet frames.
-    fn has_frames(&self) -> bool;
+    /// Where Ethernet frames begin in what is delivered; `None` where it is IP packets.
+    fn frame_at(&self) -> Option<usize>;
 }
 
 /// A middlebox.
@@ -173,23 +185,34 @@ impl Bridge {
     /// # Errors
     /// [`BridgeError`].
     pub fn listen(path: &Path, config: &BridgeConfig) -> Result<Self, BridgeError> {
-        Self::assemble(config, |poll| {
+        Self::assemble(config, |poll, _, _| {
             Ok(Box::new(Clients::listen(path, config.way.rate, &config.shared, poll.registry())?))
+        })
+    }
+
+    /// A bridge between two network interfaces: every frame that comes by one leaves by the other.
+    ///
+    /// # Errors
+    /// [`BridgeError`].
+    pub fn between(names: [&str; 2], config: &BridgeConfig) -> Result<Self, BridgeError> {
+        Self::assemble(config, |poll, now, switch| {
+            Ok(Box::new(Between::open(names, poll.registry(), now, switch)?))
         })
     }
 
     fn assemble(
         config: &BridgeConfig,
-        ports: impl FnOnce(&Poll) -> Result<Box<dyn Ports>, BridgeError>,
+        ports: impl FnOnce(&Poll, Instant, &mut Switch) -> Result<Box<dyn Ports>, BridgeError>,
     ) -> Result<Self, BridgeError> {
         let failed = BridgeError::io("prepare to wait");
         let poll = Poll::new().map_err(&failed)?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKE).map_err(&failed)?);
         let timer = Timer::new(poll.registry(), TIMER).map_err(&failed)?;
-        let ports = ports(&poll)?;
         let clock = Clock::new();
+        let mut switch = Switch::new(clock.now(), config.way);
+        let ports = ports(&poll, clock.now(), &mut switch)?;
         Ok(Self {
-            switch: Switch::new(clock.now(), config.way),
+            switch,
             ports,
             poll,
             timer,
@@ -245,7 +268,7 @@ impl Bridge {
     fn deliver(&mut self, now: Instant) {
         while let Some((output, to, bytes)) = self.switch.pop(now) {
             if let Some(captured) = &mut self.capture {
-                captured.write(output, self.ports.has_frames(), &bytes);
+                captured.write(output, self.ports.frame_at(), &bytes);
             }
             if !self.ports.deliver(to, bytes) {
                 self.switch.lost.not_taken += 1;
@@ -284,11 +307,12 @@ impl Bridge {
 }
 
 impl Captured {
-    fn write(&mut self, output: usize, is_frame: bool, bytes: &[u8]) {
+    fn write(&mut self, output: usize, frame_at: Option<usize>, bytes: &[u8]) {
         while self.interfaces.len() <= output {
             let name = format!("output{}", self.interfaces.len());
-            self.interfaces.push(self.file.add_link(&name, is_frame));
+            self.interfaces.push(self.file.add_link(&name, frame_at.is_some()));
         }
+        let bytes = bytes.get(frame_at.unwrap_or(0)..).unwrap_or_default();
         self.file.write_bytes(self.interfaces[output], bytes);
     }
 }
