@@ -21,10 +21,10 @@ const PAIRS_SHOWN: usize = 32;
 /// Command line of `ferroce stat`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Name of the device; without it, the one that runs, or a list of those that do
+    /// Name of the device; without it, the one that runs, or a list of those that do (all of them with --watch)
     #[arg(value_name = "NAME")]
     name: Option<String>,
-    /// Look once a second, until SIGINT or the device ends
+    /// Look once a second, until SIGINT or until the devices end
     #[arg(long)]
     watch: bool,
     /// Print a JSON object; with --watch, one on each line
@@ -39,23 +39,19 @@ impl From<StatError> for Failure {
 }
 
 pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<(), Failure> {
-    let name = match &args.name {
-        Some(name) => name.clone(),
-        None => {
-            let running = stat::running().map_err(StatError::Directory)?;
-            match running.as_slice() {
-                [] => return Err(Failure::Failed("no device of this user is running".into())),
-                [name] => name.clone(),
-                names if args.watch => {
-                    return Err(Failure::Usage(format!("--watch needs one of {}", names.join(", "))));
-                }
-                names => return list(names, args.json, out).map_err(Failure::output),
-            }
-        }
+    let names = match &args.name {
+        Some(name) => vec![name.clone()],
+        None => stat::running().map_err(StatError::Directory)?,
     };
-    let first = stat::ask(&name)?;
-    show(&first, None, args, out).map_err(Failure::output)?;
-    if args.watch { watch(&name, first, args, out) } else { Ok(()) }
+    match names.as_slice() {
+        [] => Err(Failure::Failed("no device of this user is running".into())),
+        [name] if !args.watch => show(&stat::ask(name)?, None, args, out).map_err(Failure::output),
+        names if !args.watch => list(names, args.json, out).map_err(Failure::output),
+        names => {
+            let first = names.iter().map(|name| stat::ask(name)).collect::<Result<Vec<_>, _>>()?;
+            watch(first, args, out)
+        }
+    }
 }
 
 /// The devices that run.
@@ -81,21 +77,30 @@ fn list(names: &[String], as_json: bool, out: &mut dyn Write) -> io::Result<()> 
     Ok(())
 }
 
-/// Looks again until a signal comes or the device has gone.
-fn watch(name: &str, mut before: Value, args: &Args, out: &mut dyn Write) -> Result<(), Failure> {
+/// Shows `devices`, and looks again until a signal comes or all have gone.
+fn watch(mut devices: Vec<Value>, args: &Args, out: &mut dyn Write) -> Result<(), Failure> {
     let (stop, stopped) = mpsc::channel();
     let _interrupt = Interrupt::watch_and(move || {
         // Nobody waits any more where this fails.
         let _ = stop.send(());
     })?;
+    devices.iter().try_for_each(|device| show(device, None, args, out)).map_err(Failure::output)?;
     while stopped.recv_timeout(PERIOD) == Err(mpsc::RecvTimeoutError::Timeout) {
-        let now = match stat::ask(name) {
-            Ok(now) if now["pid"] == before["pid"] => now,
-            Ok(_) | Err(StatError::NoSuchDevice { .. }) => return Ok(()),
-            Err(error) => return Err(error.into()),
-        };
-        show(&now, Some(&before), args, out).map_err(Failure::output)?;
-        before = now;
+        let mut still_there = Vec::new();
+        for before in devices {
+            match stat::ask(text(&before["name"])) {
+                Ok(now) if now["pid"] == before["pid"] => {
+                    show(&now, Some(&before), args, out).map_err(Failure::output)?;
+                    still_there.push(now);
+                }
+                Ok(_) | Err(StatError::NoSuchDevice { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        devices = still_there;
+        if devices.is_empty() {
+            break;
+        }
     }
     Ok(())
 }
