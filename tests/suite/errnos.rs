@@ -189,6 +189,7 @@ fn all() -> Vec<(&'static str, Vec<Case>)> {
         bridge(BridgeError::PathInUse { path: path() }, EADDRINUSE),
         bridge(BridgeError::NoSocket { path: path() }, ENOTSOCK),
         bridge(BridgeError::Path { path: path(), source: refused() }, EBUSY),
+        bridge(BridgeError::SameInterface { name: "x".into() }, EINVAL),
         bridge(BridgeError::Io { what: "wait", source: refused() }, EBUSY),
     ];
     let stat = |error: StatError, right| case(&error, error.errno(), right);

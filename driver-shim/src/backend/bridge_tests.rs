@@ -246,6 +246,7 @@ fn between_two_links() {
     namespace::ip("link add veth2 mtu 4200 type veth peer veth3 mtu 4200");
     namespace::ip("link set veth2 up");
     namespace::ip("link set veth3 up");
+    namespace::wait_for_links(5);
     let red = Red { kmin: 0, kmax: 0, pmax: 1.0, at: MarkAt::Enqueue };
     let mut bridge =
         Bridge::between(["veth1", "veth2"], &config(Way { red: Some(red), ..WAY })).expect("a bridge");

@@ -92,12 +92,17 @@ fn set_up() {
     for end in ["lo", a, b] {
         ip(&format!("link set {end} up"));
     }
+    wait_for_links(1 + ENDS.len());
+}
+
+/// Waits until `count` links are up, the loopback interface among them.
+pub(super) fn wait_for_links(count: usize) {
     // The kernel takes up to some seconds to let packets onto a new link. It sends no event to a socket that
     // a test would have at hand, so it is asked again and again.
     let idle = UdpSocket::bind("127.0.0.1:0").expect("a free port");
     for _ in 0..10_000 {
         let up = pnet::datalink::interfaces().iter().filter(|end| end.is_up() && end.is_running()).count();
-        if up == 1 + ENDS.len() {
+        if up == count {
             return;
         }
         let _ = sys::wait_readable(idle.as_fd(), Duration::from_millis(2)).expect("poll");

@@ -105,6 +105,8 @@ impl BridgeError {
         match self {
             Self::PathInUse { .. } => libc::EADDRINUSE,
             Self::NoSocket { .. } => libc::ENOTSOCK,
+            Self::SameInterface { .. } => libc::EINVAL,
+            Self::Interface(source) => source.errno(),
             Self::Path { source, .. } | Self::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
         }
     }
