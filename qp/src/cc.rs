@@ -82,6 +82,11 @@ impl Budget {
         self.held
     }
 
+    /// Whether data has left.
+    pub(crate) const fn is_touched(&self) -> bool {
+        self.spent > 0
+    }
+
     /// A packet of data with a body of `len` bytes leaves.
     pub(crate) const fn spend(&mut self, len: usize) {
         self.spent += len as u64 + self.overhead;

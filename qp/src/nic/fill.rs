@@ -83,7 +83,12 @@ impl Sending<'_> {
                 filled = ended;
             }
         }
-        *self.first = First::Longer;
+        if !self.budget.is_held() {
+            *self.first = First::Longer;
+        } else if self.budget.is_touched() {
+            // Who goes first takes what the rate lets pass: the others do so in the next turn, or never would.
+            *self.first = if answers_first { First::Requests } else { First::Answers };
+        }
         if filled == Filled::All
             && batch.len() > before
             && !self.budget.is_held()

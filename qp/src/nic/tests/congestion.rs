@@ -257,6 +257,35 @@ fn read_responses_keep_the_responders_rate_and_acks_pass() {
     assert_eq!(answers, [Op::Acknowledge], "a NAK, though data has to wait");
 }
 
+/// Rule R-CNP-9: requests and READ responses of one queue pair have one rate, and none of them takes it all.
+#[test]
+fn requests_and_read_responses_share_the_rate() {
+    for burst in [0, 1_000] {
+        let cc = CcConfig { burst: Duration::from_micros(burst), ..fixed(Rate::from_mbps(500.0)) };
+        let (mut a, mut b) = controlled(&cc);
+        let read = SendWr::read(1, &[b.sge(0, 20_000)], a.va(0), a.mr.rkey);
+        let write = SendWr::write(1, &[a.sge(0, 20_000)], b.va(0), b.mr.rkey);
+        let (mut now, mut answers, mut requests) = (at(10_000), 0, 0);
+        while answers + requests < 400 {
+            while a.nic.post_send(now, a.qpn, write.clone()).is_ok() {}
+            while b.nic.post_send(now, b.qpn, read.clone()).is_ok() {}
+            let (from_a, from_b) = (a.transmit_at(now), b.transmit_at(now));
+            for packet in from_a.iter().filter(|packet| !packet.payload.is_empty()) {
+                let info = packet.bth.opcode().info().unwrap();
+                *if info.kind.is_request() { &mut requests } else { &mut answers } += 1;
+            }
+            b.take_at(now, &from_a);
+            a.take_at(now, &from_b);
+            if from_a.is_empty() && from_b.is_empty() {
+                now = a.nic.poll_timeout().into_iter().chain(b.nic.poll_timeout()).min().unwrap();
+                a.nic.handle_timeout(now);
+                b.nic.handle_timeout(now);
+            }
+        }
+        assert!(answers > 100 && requests > 100, "{answers} answers, {requests} requests");
+    }
+}
+
 #[test]
 fn unreliable_queue_pairs_keep_the_rate_too() {
     for rate in RATES {
