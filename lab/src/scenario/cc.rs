@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use dcqcn::CcConfig;
+use dcqcn::{Algorithm, CcConfig, Rate};
 use wire::Duration;
 
 use super::section::Section;
@@ -78,10 +78,14 @@ pub(super) fn read(section: &Section<'_>, dilation: f64) -> Result<CcConfig, Sce
             error.key.map(|key| if key == "cc" { "cc.algorithm".to_owned() } else { format!("cc.{key}") });
         ScenarioError::new(place, key, format!("[cc] {what}"))
     })?;
-    // Devices catch up in real time, hosts here in the dilated one.
+    // Devices keep a rate that is given, and catch up, in real time; hosts here do so in the dilated one.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "floats saturate; whole ns")]
     let burst = Duration::from_nanos((read.burst.as_nanos() as f64 * dilation).round() as u64);
-    Ok(CcConfig { burst, ..read })
+    let algorithm = match read.algorithm {
+        Algorithm::Rate(rate) => Algorithm::Rate(Rate::from_bps(rate.bps() / dilation)),
+        other => other,
+    };
+    Ok(CcConfig { algorithm, burst, ..read })
 }
 
 /// A key as TOML has it, whatever it is.

@@ -209,6 +209,8 @@ fn dilation_slows_times_and_rates_and_leaves_bytes() {
     assert_eq!(slow.cc.timely.t_low.as_nanos(), 100 * fast.cc.timely.t_low.as_nanos());
     let late = parse(SMALL, &["dilation=100", "cc.burst_us=3"]).unwrap();
     assert_eq!(late.setups[0].cc.burst, Duration::from_micros(300));
+    let fixed = parse(SMALL, &["dilation=100", "cc.algorithm=rate=2G"]).unwrap();
+    assert_eq!(fixed.setups[0].cc.algorithm.to_string(), "rate=20M");
     assert_eq!(slow.switches[0].params.red, fast.switches[0].params.red);
 }
 
