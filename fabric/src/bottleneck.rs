@@ -133,16 +133,13 @@ impl<P: Markable> Bottleneck<P> {
         while self.waiting.front().is_some_and(|head| self.free.max(head.came) <= now)
             && let Some(Waiting { came, len, mut packet }) = self.waiting.pop_front()
         {
-            if came > self.free {
-                self.line.rests();
-            }
             let at = self.free.max(came);
             self.bytes -= len;
             self.stats.level(at, self.bytes);
             self.mark(MarkAt::Dequeue, &mut packet);
             self.stats.sent_packets += 1;
             self.stats.sent_bytes += len;
-            self.free = at + self.line.time_of(self.params.rate, len);
+            self.free = self.line.send(at, self.params.rate, len);
             self.in_flight.push_back((self.free + self.params.delay, packet));
         }
     }

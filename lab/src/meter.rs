@@ -366,8 +366,9 @@ impl Meter {
 
     fn summary(&self, measured: Duration) -> Summary {
         let time = measured.as_nanos() as f64;
+        // A packet counts when it begins to leave; the last may not have left.
         let busy = |queue: &QueueMeter| {
-            (queue.now[2] - queue.warm[2]) * 8.0 / (time / 1e9) / queue.watched.rate as f64
+            ((queue.now[2] - queue.warm[2]) * 8.0 / (time / 1e9) / queue.watched.rate as f64).min(1.0)
         };
         let clock = self.clock;
         let flow = |flow: &FlowMeter| FlowSummary {
@@ -395,7 +396,7 @@ impl Meter {
         if let Some(queue) = self.queues.first() {
             let mean = (queue.now[0] - queue.warm[0]) / time;
             let square = (queue.now[1] - queue.warm[1]) / time;
-            summary.queue_mean_kb = mean / 1e3;
+            summary.queue_mean_kb = mean.max(0.0) / 1e3;
             summary.queue_sd_kb = (square - mean * mean).max(0.0).sqrt() / 1e3;
             summary.queue_max_kb = queue.most[1] / 1e3;
             summary.utilisation = busy(queue);

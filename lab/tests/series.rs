@@ -23,3 +23,26 @@ fn the_end_of_the_warm_up_shows_in_no_series() {
     assert!(near(&whole.depth_kb, &warmed.depth_kb), "{:?}\n{:?}", whole.depth_kb, warmed.depth_kb);
     assert!(near(&whole.peak_kb, &warmed.peak_kb));
 }
+
+/// One sender never fills a queue of a line that is as fast as its own, however little of a nanosecond its packets take.
+#[test]
+fn a_lone_flow_waits_nowhere_and_fills_its_line_just_so() {
+    let text = "duration_ms = 0.5\nwarmup_ms = 0.1\n[[hosts]]\nname = 'tx'\n[[hosts]]\nname = 'rx'\n\
+                [[flows]]\nfrom = 'tx'\nto = 'rx'\n";
+    for (rate, delay, cc) in [
+        ("100", "1", "dcqcn"),
+        ("400", "0", "dcqcn"),
+        ("400", "1", "off"),
+        ("3200", "0", "off"),
+        ("7", "0", "off"),
+    ] {
+        let sets = [("link.rate_gbps", rate), ("link.delay_us", delay), ("cc.algorithm", cc)]
+            .map(|(key, value)| format!("{key}={value}"));
+        let scenario = Scenario::parse("lone", text, &sets, Some(1)).unwrap();
+        let summary = run(&scenario, &mut Unwatched).unwrap().summary;
+        let what = format!("{rate} Gb/s, {delay} us, {cc}: {summary:?}");
+        assert!(summary.queue_max_kb < 3.0, "{what}");
+        assert!((0.99..=1.0).contains(&summary.utilisation), "{what}");
+        assert_eq!((summary.ce_marked, summary.drops), (0, 0), "{what}");
+    }
+}

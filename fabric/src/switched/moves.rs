@@ -12,10 +12,7 @@ impl Fabric {
         if port.is_busy {
             return;
         }
-        let Some(mut sent) = port.next(now) else {
-            port.rests();
-            return;
-        };
+        let Some(mut sent) = port.next(now) else { return };
         let mut told = None;
         let len = match &mut sent {
             Sent::Pause(..) => PAUSE_LEN as u64,
@@ -35,7 +32,7 @@ impl Fabric {
                 packet.len
             }
         };
-        let free = now + port.time_of(len);
+        let free = port.send(now, len);
         port.is_busy = true;
         let arrives = free + port.cable.delay;
         port.in_flight.push_back((arrives, sent));

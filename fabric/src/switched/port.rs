@@ -202,14 +202,9 @@ impl Port {
         }
     }
 
-    /// How long the cable is busy with `len` bytes.
-    pub(super) fn time_of(&mut self, len: u64) -> Duration {
-        self.line.time_of(self.cable.rate, len)
-    }
-
-    /// The cable is free and nothing wants it.
-    pub(super) const fn rests(&mut self) {
-        self.line.rests();
+    /// Until when the cable is busy with `len` bytes.
+    pub(super) fn send(&mut self, now: Instant, len: u64) -> Instant {
+        self.line.send(now, self.cable.rate, len)
     }
 
     /// How long a pause of `quanta` is on this cable.
