@@ -47,6 +47,8 @@ pub(crate) struct Meter {
     queues: Vec<QueueMeter>,
     pauses: BTreeMap<(Node, Node, u8), PauseMeter>,
     jain: Trace,
+    /// When the next point of Jain's index is due: it has no more of them than the other series.
+    next_jain: Instant,
     cnps_sent: u64,
     packets: u64,
 }
@@ -163,6 +165,7 @@ impl Meter {
             queues: queues.collect(),
             pauses: BTreeMap::new(),
             jain: Trace::default(),
+            next_jain: Instant::ZERO,
             cnps_sent: 0,
             packets: 0,
         }
@@ -288,7 +291,8 @@ impl Meter {
             sum += bytes;
             squares += bytes * bytes;
         }
-        if whole && squares > 0.0 {
+        if whole && squares > 0.0 && now >= self.next_jain {
+            self.next_jain = now + self.step;
             self.jain.t_ms.push(self.clock.ms(now));
             self.jain.value.push(sum * sum / (squares * self.flows.len() as f64));
         }

@@ -46,3 +46,12 @@ fn a_lone_flow_waits_nowhere_and_fills_its_line_just_so() {
         assert_eq!((summary.ce_marked, summary.drops), (0, 0), "{what}");
     }
 }
+
+/// However short the windows of Jain's index are, it has no more points than the other series.
+#[test]
+fn short_windows_make_no_long_series() {
+    let report = incast(&["senders=2", "duration_ms=2", "measure.window_ms=0.01", "measure.steps=50"]);
+    let run = &report.runs[0];
+    assert!((10..=50).contains(&run.jain.t_ms.len()), "{}", run.jain.t_ms.len());
+    assert!(run.summary.queue_mean_kb >= 0.0);
+}

@@ -13,6 +13,13 @@ pub(super) struct Names {
 }
 
 impl Names {
+    /// Whether anything is called so.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.groups.contains_key(name)
+            || self.hosts.contains_key(name)
+            || self.switches.iter().any(|switch| switch == name)
+    }
+
     pub(super) fn switch(
         &self,
         section: &Section<'_>,

@@ -29,6 +29,8 @@ const PRIORITY: Range = whole(0, 7, "");
 const COUNT: Range = whole(1, 4096, "");
 /// Each is two queue pairs with their memory.
 const MOST_FLOWS: usize = 65_536;
+/// Each is two series.
+const MOST_WATCHED: usize = 64;
 
 pub(super) fn scenario(
     name: &str,
@@ -101,6 +103,9 @@ fn variants(table: &Table, top: &mut Section<'_>) -> Result<Vec<(String, Table)>
     let mut out = Vec::new();
     for mut section in top.sections("variants")? {
         let name = section.text("name")?.ok_or_else(|| section.wrong("name", "text in quotes"))?;
+        if name.is_empty() || out.iter().any(|(other, _)| other == name) {
+            return Err(section.wrong("name", "a name that no other variant has"));
+        }
         let mut whole = table.clone();
         whole.remove("variants");
         let change: Table = section
@@ -172,6 +177,9 @@ fn setup(name: &str, source: &Source, table: &Table) -> Result<Setup, ScenarioEr
     let mut switches = Vec::new();
     for mut section in top.sections("switches")? {
         let name = section.text("name")?.ok_or_else(|| section.wrong("name", "text in quotes"))?;
+        if name.is_empty() || switches.iter().any(|switch: &SwitchSetup| switch.name == name) {
+            return Err(section.wrong("name", "a name that no other switch has"));
+        }
         let params = switch_params(&mut section, params, scale)?;
         switches.push(SwitchSetup { name: name.to_owned(), params });
         section.finish()?;
@@ -233,7 +241,8 @@ fn setup(name: &str, source: &Source, table: &Table) -> Result<Setup, ScenarioEr
         let host = section.text("host")?.ok_or_else(|| section.wrong("host", "the name of a host"))?;
         let priority = priority(&mut section, 3)?;
         let from = section.number("from_ms", MS)?.unwrap_or(0.0);
-        let to = section.number("to_ms", MS)?.unwrap_or(duration_ms);
+        // A run that is cut short ends before it.
+        let to = section.number("to_ms", MS)?.unwrap_or(duration_ms.max(from));
         if to < from {
             return Err(section.wrong("to_ms", format!("{from} ms (from_ms) or later")));
         }
@@ -377,8 +386,7 @@ fn host_group(
     ((gbps, us), scale): ((f64, f64), Scale),
 ) -> Result<(), ScenarioError> {
     let name = section.text("name")?.ok_or_else(|| section.wrong("name", "text in quotes"))?;
-    let taken = names.groups.contains_key(name) || names.switches.iter().any(|switch| switch == name);
-    if name.is_empty() || taken {
+    if name.is_empty() || names.has(name) {
         return Err(section.wrong("name", "a name that no other hosts and no switch have"));
     }
     let given = section.entries().find(|(key, _)| *key == "count").map(|(_, node)| &node.value);
@@ -397,17 +405,21 @@ fn host_group(
     let gbps = section.number("rate_gbps", GBPS)?.unwrap_or(gbps);
     let us = section.number("delay_us", US)?.unwrap_or(us);
     let cable = scale.cable(gbps, us);
+    if hosts.len() + count as usize > 16_384 {
+        return Err(section.wrong("count", "such that there are 16384 hosts at most"));
+    }
     let mut group = Vec::new();
     for n in 1..=count {
         let name = if is_group { format!("{name}{n}") } else { name.to_owned() };
+        if is_group && names.has(&name) {
+            let range = format!("a name whose hosts ({name}) no other hosts and no switch are called as");
+            return Err(section.wrong("name", range));
+        }
         group.push(hosts.len());
         names.hosts.insert(name.clone(), hosts.len());
         hosts.push(HostSetup { name, switch, cable, faults: Vec::new() });
     }
     names.groups.insert(name.to_owned(), group);
-    if hosts.len() > 16_384 {
-        return Err(section.wrong("count", "such that there are 16384 hosts at most"));
-    }
     section.finish()
 }
 
@@ -446,6 +458,19 @@ fn flow_group(
         None if pairs == 2 => from.clone(),
         None => return Err(section.wrong("to", "the name of hosts")),
     };
+    let qps = section.count("qps", whole(1, 1024, ""))?.unwrap_or(1);
+    let pairs_there_are = match pairs {
+        0 => from.len().max(to.len()),
+        1 => from.len().saturating_mul(to.len()),
+        _ => from.len(),
+    };
+    // Counted before they are made: two large groups have more pairs than memory holds.
+    let first = flows.len();
+    let all = pairs_there_are.saturating_mul(qps as usize);
+    if first.saturating_add(all) > MOST_FLOWS {
+        let key = if qps > 1 { "qps" } else { "from" };
+        return Err(section.wrong(key, format!("such that there are {MOST_FLOWS} flows at most")));
+    }
     let ends: Vec<(usize, usize)> = match pairs {
         0 => (0..from.len().max(to.len())).map(|n| (from[n % from.len()], to[n % to.len()])).collect(),
         1 => from.iter().flat_map(|from| to.iter().map(|to| (*from, *to))).collect(),
@@ -454,7 +479,6 @@ fn flow_group(
     if ends.iter().any(|(from, to)| from == to) {
         return Err(section.wrong("to", "hosts other than those that send"));
     }
-    let qps = section.count("qps", whole(1, 1024, ""))?.unwrap_or(1);
     let size = section.number("size_kb", real(0.001, 1e9, "KB"))?;
     let count = section.count("messages", whole(1, 1_000_000, ""))?;
     let messages = match (size, pairs) {
@@ -468,7 +492,9 @@ fn flow_group(
             let ranks = ends.len() as f64;
             #[expect(clippy::cast_possible_truncation, reason = "at most 4096 hosts")]
             let steps = 2 * (ends.len() as u32 - 1);
-            Some((bytes(kb / ranks), steps.saturating_mul(count.unwrap_or(1))))
+            let range = format!("{} at most, with {steps} steps each", u32::MAX / steps);
+            let all = steps.checked_mul(count.unwrap_or(1));
+            Some((bytes(kb / ranks).max(1), all.ok_or_else(|| section.wrong("messages", range))?))
         }
         (Some(kb), _) => Some((bytes(kb), count.unwrap_or(1))),
     };
@@ -487,12 +513,6 @@ fn flow_group(
     let priority = priority(&mut section, 3)?;
     let mtu = mtu(&mut section, qp.mtu)?;
     let has_own_port = section.flag("own_port")?.unwrap_or(true);
-    let first = flows.len();
-    let all = ends.len() * qps as usize;
-    if first + all > MOST_FLOWS {
-        let key = if qps > 1 { "qps" } else { "from" };
-        return Err(section.wrong(key, format!("such that there are {MOST_FLOWS} flows at most")));
-    }
     for (n, (from, to)) in ends.iter().flat_map(|ends| std::iter::repeat_n(*ends, qps as usize)).enumerate() {
         let name = if all == 1 { name.to_owned() } else { format!("{name}{}", n + 1) };
         let before = (n + all - qps as usize) % all;
@@ -565,9 +585,13 @@ fn measure(
             let joined = names.node(from.trim()).zip(names.node(to.trim()));
             joined.filter(&are_neighbours)
         });
-        watch.push(ends.ok_or_else(|| {
+        let ends = ends.ok_or_else(|| {
             section.wrong("watch", "a list of queues, as \"switch->host\" with names of neighbours")
-        })?);
+        })?;
+        if watch.contains(&ends) || watch.len() == MOST_WATCHED {
+            return Err(section.wrong("watch", format!("{MOST_WATCHED} queues at most, each once")));
+        }
+        watch.push(ends);
     }
     if watch.is_empty() {
         watch.push((NodeRef::Switch(hosts[first.to].switch), NodeRef::Host(first.to)));

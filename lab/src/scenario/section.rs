@@ -112,6 +112,10 @@ impl<'a> Section<'a> {
     pub(super) fn text(&mut self, key: &'static str) -> Result<Option<&'a str>, ScenarioError> {
         match self.node(key).map(|node| &node.value) {
             None => Ok(None),
+            // Titles and names are printed on terminals as they are.
+            Some(Value::Text(text)) if text.chars().any(|c| c.is_control() && c != '\n') => {
+                Err(self.wrong(key, "text without control characters"))
+            }
             Some(Value::Text(text)) => Ok(Some(text)),
             Some(_) => Err(self.wrong(key, "text in quotes")),
         }
@@ -176,6 +180,17 @@ impl<'a> Section<'a> {
     /// An array of tables.
     pub(super) fn sections(&mut self, key: &'static str) -> Result<Vec<Self>, ScenarioError> {
         let Some(node) = self.node(key) else { return Ok(Vec::new()) };
+        let no_table = match &node.value {
+            Value::Array(items) => {
+                items.iter().enumerate().find(|(_, item)| !matches!(item.value, Value::Table(_)))
+            }
+            _ => None,
+        };
+        if let Some((n, item)) = no_table {
+            let (path, written) = (format!("{}{key}.{n}", self.path), self.source.written(item.span.clone()));
+            let what = format!("{path} = {written}: it must be a table, as under [[{key}]]");
+            return Err(ScenarioError::new(self.source.place(item.key), Some(path), what));
+        }
         let all = match &node.value {
             Value::Array(items) => items
                 .iter()

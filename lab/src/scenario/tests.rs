@@ -254,3 +254,55 @@ fn a_switch_has_an_mtu() {
     let error = parse(SMALL, &["switch.mtu=100"]).unwrap_err();
     assert!(error.to_string().contains("256"), "{error}");
 }
+
+#[test]
+fn pairs_are_counted_before_they_are_made() {
+    let text = "[[hosts]]\nname = \"a\"\ncount = 4096\n[[hosts]]\nname = \"b\"\ncount = 4096\n[[flows]]\nfrom = \"a\"\n\
+                to = \"b\"\npairs = \"all\"\n";
+    for (set, wrong) in [("flows.0.qps=1", "from"), ("flows.0.qps=1024", "qps")] {
+        let error = parse(text, &[set]).unwrap_err();
+        assert_eq!(error.key, Some(format!("flows.0.{wrong}")));
+        assert!(error.what.ends_with("such that there are 65536 flows at most"), "{error}");
+    }
+    let ring = text.replace("to = \"b\"\npairs = \"all\"", "pairs = \"ring\"\nsize_kb = 1");
+    assert_eq!(parse(&ring, &[]).unwrap().setups[0].flows[0].messages, Some((1, 8190)));
+    let error = parse(&ring, &["flows.0.messages=1000000"]).unwrap_err().to_string();
+    assert!(error.ends_with("it must be 524416 at most, with 8190 steps each"), "{error}");
+}
+
+#[test]
+fn every_name_is_one_things_only() {
+    for (more, wanted) in [
+        ("[[hosts]]\nname = \"tx1\"", "hosts.2.name = \"tx1\": it must be a name that no other hosts"),
+        ("[[hosts]]\nname = \"r\"\n[[hosts]]\nname = \"switch\"", "hosts.3.name = \"switch\": "),
+        ("[[switches]]\nname = \"\"", "switches.0.name = \"\": it must be a name that no other switch has"),
+        ("[[switches]]\nname = \"s\"\n[[switches]]\nname = \"s\"", "switches.1.name = \"s\": "),
+        ("[[switches]]\nname = \"tx2\"", "hosts.0.name = \"tx\": it must be a name whose hosts (tx2) "),
+        ("[[variants]]\nname = \"v\"\n[[variants]]\nname = \"v\"", "variants.1.name = \"v\": "),
+        ("[[hosts]]\nname = \"x\\u001b[2J\"", "it must be text without control characters"),
+    ] {
+        let error = parse(&format!("{SMALL}\n{more}\n"), &[]).unwrap_err().to_string();
+        assert!(error.contains(wanted), "{error}\n{wanted}");
+    }
+}
+
+#[test]
+fn queues_are_watched_once() {
+    let error = parse(SMALL, &["measure.watch=['switch->rx', 'switch -> rx']"]).unwrap_err().to_string();
+    assert!(error.ends_with("it must be 64 queues at most, each once"), "{error}");
+}
+
+#[test]
+fn a_change_within_a_list_is_named_itself() {
+    let error = parse(SMALL, &["hosts.rx=1"]).unwrap_err().to_string();
+    assert_eq!(error, "--set hosts.rx=1: hosts.1 = 1: it must be a table, as under [[hosts]]");
+}
+
+#[test]
+fn who_is_stuck_only_after_the_end_is_no_mistake() {
+    let stuck = format!("{SMALL}\n[[stuck]]\nhost = \"rx\"\nfrom_ms = 3\n");
+    let setup = parse(&stuck, &["duration_ms=0.2"]).unwrap().setups.remove(0);
+    assert_eq!(setup.stuck[0].2, setup.stuck[0].3);
+    let error = parse(&stuck, &["stuck.0.to_ms=2"]).unwrap_err().to_string();
+    assert!(error.ends_with("it must be 3 ms (from_ms) or later"), "{error}");
+}
