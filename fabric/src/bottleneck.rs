@@ -39,6 +39,8 @@ pub struct Bottleneck<P> {
     rng: Pcg64,
     stats: QueueStats,
     began: Instant,
+    /// How long the cable takes for what has begun to leave since then.
+    taken: Duration,
 }
 
 #[derive(Debug)]
@@ -62,6 +64,7 @@ impl<P: Markable> Bottleneck<P> {
             rng: Pcg64::new(u128::from(seed), 5),
             stats: QueueStats::default(),
             began: now,
+            taken: Duration::ZERO,
         };
         queue.stats.restart(now);
         queue
@@ -118,7 +121,10 @@ impl<P: Markable> Bottleneck<P> {
     pub fn utilisation(&mut self, now: Instant) -> f64 {
         self.advance(now);
         let time = now.since(self.began).as_secs_f64();
-        if time > 0.0 { self.stats.sent_bytes as f64 * 8.0 / self.params.rate as f64 / time } else { 0.0 }
+        // What is on its way takes time beyond, which is not of this.
+        let beyond = self.free.since(now);
+        let used = self.taken.as_secs_f64() - beyond.as_secs_f64();
+        if time > 0.0 { used / time } else { 0.0 }
     }
 
     /// Starts all counts anew, as after warming up.
@@ -126,6 +132,7 @@ impl<P: Markable> Bottleneck<P> {
         self.advance(now);
         self.stats.restart(now);
         self.began = now;
+        self.taken = self.free.since(now);
     }
 
     /// Lets leave what has left by `now`, each packet at its time.
@@ -140,6 +147,7 @@ impl<P: Markable> Bottleneck<P> {
             self.stats.sent_packets += 1;
             self.stats.sent_bytes += len;
             self.free = self.line.send(at, self.params.rate, len);
+            self.taken = self.taken + self.free.since(at);
             self.in_flight.push_back((self.free + self.params.delay, packet));
         }
     }

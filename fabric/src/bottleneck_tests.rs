@@ -150,5 +150,19 @@ fn counts_begin_anew_after_warming_up() {
     assert_eq!((stats.sent_packets, stats.most), (4, 4 * LEN));
     let (mean, _) = stats.mean_and_deviation(at(400));
     assert!((mean - (4 + 3 + 2 + 1) as f64 * LEN as f64 / 5.0).abs() < 1e-6, "{mean}");
-    assert!((queue.utilisation(at(400)) - 0.8).abs() < 1e-9);
+    // One has begun to leave before, and takes its time of this.
+    assert!((queue.utilisation(at(400)) - 1.0).abs() < 1e-9);
+    assert!((queue.utilisation(at(600)) - 0.5).abs() < 1e-9);
+}
+
+#[test]
+fn a_cable_is_never_used_for_longer_than_there_was_time() {
+    // 8 seconds for a packet.
+    let mut queue = queue(BottleneckParams { rate: 1_000, ..params(0, None) });
+    queue.push(at(0), LEN, packet(0)).unwrap();
+    let second = 1_000_000;
+    assert!((queue.utilisation(at(second)) - 1.0).abs() < 1e-9);
+    queue.restart_stats(at(second));
+    assert!((queue.utilisation(at(2 * second)) - 1.0).abs() < 1e-9);
+    assert!((queue.utilisation(at(15 * second)) - 0.5).abs() < 1e-9);
 }
