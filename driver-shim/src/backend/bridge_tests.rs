@@ -173,6 +173,17 @@ fn a_path_is_taken_from_the_dead_and_from_no_other() {
 }
 
 #[test]
+fn a_bridge_that_ends_leaves_the_socket_of_another_alone() {
+    let first = start("own", &config(WAY));
+    std::fs::remove_file(&first.path).expect("removes");
+    let second = start("own", &config(WAY));
+    first.stopper.stop();
+    first.thread.join().expect("no panic");
+    second.port(1);
+    second.stop();
+}
+
+#[test]
 fn what_clients_should_not_send_is_dropped_and_counted() {
     let bridge = start("hostile", &config(WAY));
     let (mut good, mut other) = (bridge.port(1), bridge.port(2));

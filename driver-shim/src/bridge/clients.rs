@@ -8,7 +8,7 @@ use std::fs;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use fabric::ETHERNET_OVERHEAD;
@@ -48,6 +48,8 @@ const SEND_BUFFER: i32 = 1 << 20;
 pub(super) struct Clients {
     listener: Socket,
     path: PathBuf,
+    /// Which file it has made there.
+    made: Option<(u64, u64)>,
     registry: Registry,
     rate: u64,
     clients: HashMap<usize, Client>,
@@ -92,6 +94,7 @@ impl Clients {
         let clients = Self {
             listener,
             path: path.to_owned(),
+            made: file_at(path),
             registry: registry.try_clone().map_err(BridgeError::io("prepare to wait"))?,
             rate,
             clients: HashMap::new(),
@@ -327,10 +330,17 @@ impl Ports for Clients {
 
 impl Drop for Clients {
     fn drop(&mut self) {
-        if let Err(error) = fs::remove_file(&self.path) {
+        if self.made != file_at(&self.path) {
+            tracing::debug!("another has made a socket in the place of the bridge's");
+        } else if let Err(error) = fs::remove_file(&self.path) {
             tracing::debug!(%error, "the bridge's socket is gone already");
         }
     }
+}
+
+/// Which file is at `path`: its device and number.
+fn file_at(path: &Path) -> Option<(u64, u64)> {
+    fs::symlink_metadata(path).ok().map(|is| (is.dev(), is.ino()))
 }
 
 /// A listening socket at `path`, in place of one that nobody listens at any more.
