@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -141,6 +141,46 @@ fn a_bridge_ends_by_itself_after_its_time() {
 }
 
 #[test]
+fn a_capture_that_cannot_be_written_costs_nothing_but_itself() {
+    let folder = TempDir::new().unwrap();
+    let args = ["bridge", "here", "--rate", "1M", "--seconds", "1", "--pcap", "/dev/full"];
+    let output = run(folder.path(), &args);
+    let err = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), err.lines().count()), (Some(0), 2), "{err}");
+    assert!(err.contains("the capture /dev/full is not whole"), "{err}");
+    assert!(String::from_utf8(output.stdout).unwrap().starts_with("Counted for "));
+}
+
+/// One end waits for the other's turn then, and has nothing outstanding that could fail.
+#[test]
+fn both_ends_of_a_game_name_the_bridge_that_died() {
+    let folder = TempDir::new().unwrap();
+    let mut bridge = Bridge::start(folder.path(), &["--rate", "10G"]);
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let start = |args: &[&str]| {
+        Command::new(FERROCE)
+            .args(["pingpong", "-p", &port, "-n", "100000000", "--backend", &bridge.backend()])
+            .args(args)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    let mut server = start(&["--bind", "127.0.0.2"]);
+    let mut lines = BufReader::new(server.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.contains("local address")));
+    let client = start(&["--bind", "127.0.0.3", "127.0.0.1"]);
+    assert!(lines.any(|line| line.contains("remote address")));
+    bridge.child.kill().unwrap();
+    for end in [server, client] {
+        let output = end.wait_with_output().unwrap();
+        let err = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{err}");
+        assert!(err.contains("network device is gone") && err.contains("bridge has ended"), "{err}");
+    }
+}
+
+#[test]
 fn wrong_bridges_and_devices_get_one_line() {
     let folder = TempDir::new().unwrap();
     let path = folder.path();
@@ -152,12 +192,16 @@ fn wrong_bridges_and_devices_get_one_line() {
     says(&bridge(&["here", "--rate", "1M", "--pmax", "2"]), 2, &["0% to 100%"]);
     says(&bridge(&["here", "--rate", "1M", "--limit", "many"]), 2, &["4Ki"]);
     says(&bridge(&["here", "--rate", "1M", "--delay", "1h"]), 2, &["2ms"]);
-    says(&bridge(&["no/such/folder", "--rate", "1M"]), 1, &["no/such/folder"]);
+    says(&bridge(&[&"long".repeat(50), "--rate", "1M"]), 2, &["longlong"]);
+    says(&bridge(&["no/such/folder", "--rate", "1M"]), 2, &["no/such/folder"]);
     std::fs::write(path.join("file"), "mine").unwrap();
     says(&bridge(&["file", "--rate", "1M"]), 2, &["no socket"]);
     let listener = UnixListener::bind(path.join("other")).unwrap();
-    says(&bridge(&["other", "--rate", "1M"]), 1, &["in use"]);
+    says(&bridge(&["other", "--rate", "1M"]), 2, &["socket of another program"]);
     drop(listener);
+    let datagrams = UnixDatagram::bind(path.join("datagrams")).unwrap();
+    says(&bridge(&["datagrams", "--rate", "1M"]), 2, &["socket of another program"]);
+    drop(datagrams);
 
     let device = |args: &[&str]| run(path, &[&["devinfo"], args].concat());
     says(&device(&["--backend", "bridge:nobody"]), 1, &["no bridge at nobody", "ferroce bridge nobody"]);

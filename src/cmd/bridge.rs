@@ -123,9 +123,10 @@ impl Args {
 impl From<BridgeError> for Failure {
     fn from(error: BridgeError) -> Self {
         match error {
-            BridgeError::NoSocket { .. } | BridgeError::SameInterface { .. } => {
-                Self::Usage(error.to_string())
-            }
+            BridgeError::NoSocket { .. }
+            | BridgeError::OtherSocket { .. }
+            | BridgeError::Path { .. }
+            | BridgeError::SameInterface { .. } => Self::Usage(error.to_string()),
             BridgeError::Interface(error) => error.into(),
             _ => Self::Failed(error.to_string()),
         }
@@ -142,6 +143,10 @@ pub(super) fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Resu
     Interrupt::watch_and(move || stopper.stop())?;
     begin(args, err);
     let report = bridge.run()?;
+    if let (Some(path), Some(Err(error))) = (&args.pcap, config.capture.as_ref().map(CaptureFile::flush)) {
+        // What passed is to be told all the same.
+        let _ = writeln!(err, "ferroce: the capture {} is not whole: {error}", path.display());
+    }
     let printed =
         if args.json { writeln!(out, "{:#}", as_json(&report)) } else { print_report(out, &report) };
     printed.map_err(Failure::output)

@@ -319,6 +319,15 @@ impl<'a> Game<'a> {
                 self.cq.poll_into(16, &mut completions);
             }
             if completions.is_empty()
+                && self.silence.is_time_to_look(now())
+                && let Some(error) = self.cq.device().path_error()
+            {
+                return Err(Failure::Failed(format!(
+                    "the network device is gone after {} messages: {error}",
+                    self.received
+                )));
+            }
+            if completions.is_empty()
                 && self.silence.is_too_long(now(), || self.cq.device().counters().rcvd_pkts)
             {
                 return Err(Failure::Failed(format!(
@@ -435,11 +444,22 @@ impl<'a> Game<'a> {
 struct Silence {
     since: Instant,
     packets: u64,
+    /// When it was last looked whether there is a network device still.
+    looked: Instant,
 }
 
 impl Silence {
     const fn begin(now: Instant) -> Self {
-        Self { since: now, packets: 0 }
+        Self { since: now, packets: 0, looked: now }
+    }
+
+    /// Whether [`EVENT_WAIT`] has passed since the last time that it was so.
+    fn is_time_to_look(&mut self, now: Instant) -> bool {
+        let is_time = now.duration_since(self.looked) >= EVENT_WAIT;
+        if is_time {
+            self.looked = now;
+        }
+        is_time
     }
 
     /// Whether [`SILENCE`] has passed without a packet; `packets` tells how many came so far.
@@ -449,7 +469,7 @@ impl Silence {
         }
         let packets = packets();
         let silent = packets == self.packets;
-        *self = Self { since: now, packets };
+        (self.since, self.packets) = (now, packets);
         silent
     }
 }
@@ -502,6 +522,8 @@ mod tests {
         assert!(!silence.is_too_long(start + SILENCE, || 3));
         assert!(!silence.is_too_long(start + SILENCE + SILENCE / 2, || 3));
         assert!(silence.is_too_long(start + 2 * SILENCE, || 3));
+        assert!(!silence.is_time_to_look(start));
+        assert!(silence.is_time_to_look(start + EVENT_WAIT) && !silence.is_time_to_look(start + EVENT_WAIT));
         assert!(Silence::begin(start).is_too_long(start + SILENCE, || 0));
     }
 }

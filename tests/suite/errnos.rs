@@ -20,6 +20,7 @@ use wire::{Gid, LKey, Mtu, RKey, VirtAddr};
 const EPERM: i32 = 1;
 const EBUSY: i32 = 16;
 const ENODEV: i32 = 19;
+const ENOSPC: i32 = 28;
 const EINVAL: i32 = 22;
 const ENOMEM: i32 = 12;
 const ENOTSOCK: i32 = 88;
@@ -157,6 +158,8 @@ fn all() -> Vec<(&'static str, Vec<Case>)> {
         open(OpenError::NoSuchQueue { name: "x".into(), queue: 1 }, EINVAL),
         open(OpenError::ProgramInUse { name: "x".into() }, EBUSY),
         open(OpenError::NoFreeAddress, EADDRINUSE),
+        open(OpenError::NoFreeAddressOnBridge { path: "x".into() }, EADDRINUSE),
+        open(OpenError::BridgeFull { path: "x".into(), many: "enough" }, ENOSPC),
         open(OpenError::AddressTaken { address }, EADDRINUSE),
         open(OpenError::SelfTest { address, reason: "of a filter" }, EOPNOTSUPP),
         open(OpenError::Io { what: "bind", source: io::Error::from_raw_os_error(EBUSY) }, EBUSY),
@@ -187,6 +190,7 @@ fn all() -> Vec<(&'static str, Vec<Case>)> {
     let bridge = |error: BridgeError, right| case(&error, error.errno(), right);
     let bridge = vec![
         bridge(BridgeError::PathInUse { path: path() }, EADDRINUSE),
+        bridge(BridgeError::OtherSocket { path: path() }, EADDRINUSE),
         bridge(BridgeError::NoSocket { path: path() }, ENOTSOCK),
         bridge(BridgeError::Path { path: path(), source: refused() }, EBUSY),
         bridge(BridgeError::SameInterface { name: "x".into() }, EINVAL),

@@ -101,23 +101,31 @@ fn free_address(socket: &Socket, path: &Path) -> Result<(IpAddr, u64), OpenError
             return Ok((address, rate));
         }
     }
-    Err(OpenError::NoFreeAddress)
+    Err(OpenError::NoFreeAddressOnBridge { path: path.to_owned() })
 }
 
 /// Asks for `address`; returns the rate of the way to it, or `None` where another has it.
 fn ask(socket: &Socket, path: &Path, address: IpAddr) -> Result<Option<u64>, OpenError> {
     let no_bridge = |source| OpenError::NoBridge { path: path.to_owned(), source };
     let strange = |what| no_bridge(io::Error::other(what));
-    socket.send_with_flags(&hello(address), libc::MSG_NOSIGNAL).map_err(no_bridge)?;
-    let mut bytes = [0; 64];
-    let len = (&mut &*socket).read(&mut bytes).map_err(|error| match error.kind() {
+    let full = |many| OpenError::BridgeFull { path: path.to_owned(), many };
+    let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::WouldBlock => strange("who listens there does not answer"),
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
+            full("as many clients as it can, or has just ended")
+        }
         _ => no_bridge(error),
-    })?;
+    };
+    socket.send_with_flags(&hello(address), libc::MSG_NOSIGNAL).map_err(failed)?;
+    let mut bytes = [0; 64];
+    let len = match (&mut &*socket).read(&mut bytes).map_err(failed)? {
+        0 => return Err(failed(io::ErrorKind::BrokenPipe.into())),
+        len => len,
+    };
     match Answer::parse(&bytes[..len]) {
         Some(Answer::Welcome { rate, .. }) => Ok(Some(rate)),
         Some(Answer::Taken) => Ok(None),
-        Some(Answer::Full) => Err(strange("it has no place for one more address")),
+        Some(Answer::Full) => Err(full("as many addresses as it can")),
         None => Err(strange("what listens there is no bridge of this version")),
     }
 }
@@ -145,10 +153,14 @@ impl Backend for BridgePort {
 
     fn recv_burst(&mut self, rx: &mut RxBurst) -> io::Result<usize> {
         let room = rx.room(PLACE * PLACES);
-        let count = self.inbox.receive(self.socket.as_fd(), room, PLACE)?;
+        let ended = || io::Error::new(io::ErrorKind::BrokenPipe, "the bridge has ended");
+        let count = self.inbox.receive(self.socket.as_fd(), room, PLACE).map_err(|error| {
+            // Killed, with packets unread.
+            if error.kind() == io::ErrorKind::ConnectionReset { ended() } else { error }
+        })?;
         for got in self.inbox.iter() {
             if got.at.is_empty() {
-                return Err(io::Error::new(io::ErrorKind::BrokenPipe, "the bridge has ended"));
+                return Err(ended());
             }
             match NetHeader::parse_ip(&rx.lent()[got.at.clone()]) {
                 Ok((net, body)) if !got.truncated => {

@@ -122,6 +122,55 @@ fn an_address_has_one_client_until_it_is_dropped() {
 }
 
 #[test]
+fn addresses_that_nobody_has_any_more_make_room_for_others() {
+    let bridge = start("again", &BridgeConfig { shared: vec![address(1)], ..config(WAY) });
+    let mut stays = bridge.port(2);
+    for group in 0..20 {
+        let client = connect(&bridge.path).expect("connects");
+        for last in 0..64 {
+            let address = IpAddr::from([10, 1, group, last]);
+            assert_eq!(ask(&client, &bridge.path, address).expect("an answer"), Some(WAY.rate), "{address}");
+        }
+        let one_more = ask(&client, &bridge.path, address(9));
+        assert!(matches!(one_more, Err(OpenError::BridgeFull { .. })), "{one_more:?}");
+    }
+    // Who has kept an address has it still, and a new one has a queue that works.
+    let mut new = BridgePort::open(&bridge.path, &Local::Address(address(3))).expect("a port");
+    let again = BridgePort::open(&bridge.path, &Local::Address(address(2)));
+    assert!(matches!(again, Err(OpenError::AddressOnBridge { .. })), "{again:?}");
+    let tx = batch(&stays, 2, 3, 5);
+    assert_eq!(stays.send_batch(&tx, 0).expect("sends"), 5);
+    assert_eq!(receive(&mut new, 5).len(), 5);
+    let report = bridge.stop();
+    let of_new = report.queues.iter().find(|queue| queue.to == ["10.0.0.3"]).expect("a queue");
+    assert_eq!((of_new.packets, report.queues.len() <= 1025), (5, true));
+}
+
+#[test]
+fn where_every_loopback_address_is_taken_it_is_said_on_which_bridge() {
+    let bridge = start("taken", &config(WAY));
+    let ports: Vec<_> =
+        (2..=254).map(|_| BridgePort::open(&bridge.path, &Local::FreeLoopback).expect("a port")).collect();
+    let refused = BridgePort::open(&bridge.path, &Local::FreeLoopback).expect_err("an error").to_string();
+    assert!(refused.contains("all in use on the bridge"), "{refused}");
+    drop(ports);
+    bridge.stop();
+}
+
+#[test]
+fn one_who_hangs_up_before_he_answers_lets_nobody_in() {
+    let path = path("hangs-up");
+    let listener = Socket::new(Domain::UNIX, Type::SEQPACKET, None).expect("a socket");
+    listener.bind(&SockAddr::unix(&path).expect("a path")).expect("binds");
+    listener.listen(1).expect("listens");
+    let thread = std::thread::spawn(move || drop(listener.accept().expect("a client")));
+    let refused = BridgePort::open(&path, &Local::FreeLoopback).expect_err("an error");
+    assert!(matches!(refused, OpenError::BridgeFull { .. }), "{refused}");
+    thread.join().expect("no panic");
+    std::fs::remove_file(&path).expect("removes");
+}
+
+#[test]
 fn addresses_that_share_a_queue_are_one_bottleneck() {
     let shared = vec![address(3), address(4)];
     let bridge = start("shared", &BridgeConfig { shared, ..config(WAY) });

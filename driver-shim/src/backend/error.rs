@@ -108,6 +108,20 @@ pub enum OpenError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// A bridge takes no more.
+    #[error("the bridge {} takes no more: it has {many}; end some of its devices", .path.display())]
+    BridgeFull {
+        /// Path of the bridge.
+        path: PathBuf,
+        /// What it has as many of as it can.
+        many: &'static str,
+    },
+    /// No address to choose from is free on this bridge.
+    #[error("127.0.0.2 to 127.0.0.254 are all in use on the bridge {}; bind another address", .path.display())]
+    NoFreeAddressOnBridge {
+        /// Path of the bridge.
+        path: PathBuf,
+    },
     /// Another device has the address, on this bridge.
     #[error("{address} is in use by another device on the bridge {}; bind another address", .path.display())]
     AddressOnBridge {
@@ -143,7 +157,9 @@ impl OpenError {
             | Self::AddressTaken { .. }
             | Self::AddressInMemory { .. }
             | Self::AddressOnBridge { .. }
+            | Self::NoFreeAddressOnBridge { .. }
             | Self::NoFreeAddress => libc::EADDRINUSE,
+            Self::BridgeFull { .. } => libc::ENOSPC,
             Self::NoPermission { .. } => libc::EPERM,
             Self::NoSuchAddress { .. } => libc::EADDRNOTAVAIL,
             Self::NoSuchInterface { .. } => libc::ENODEV,

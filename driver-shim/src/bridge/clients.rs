@@ -35,7 +35,8 @@ const PLACE: usize = LONGEST + 1;
 const BACKLOG: i32 = 128;
 /// Most clients at a time.
 const MOST_CLIENTS: usize = 1024;
-/// Most addresses that a bridge ever learns.
+/// Most addresses that a bridge knows beside those that share a queue. Beyond, new ones take the places of those that
+/// nobody has any more.
 const MOST_ADDRESSES: usize = 1024;
 /// Most addresses of one client.
 const MOST_OF_ONE: usize = 64;
@@ -192,8 +193,7 @@ impl Clients {
             self.welcome()
         } else if owner.is_some() {
             Answer::Taken
-        } else if has_room && (place.is_some() || self.places.len() < MOST_ADDRESSES) {
-            let place = place.unwrap_or_else(|| self.add_place(now, address, switch));
+        } else if has_room && let Some(place) = place.or_else(|| self.add_place(now, address, switch)) {
             self.places[place].owner = Some(token);
             if let Some(client) = self.clients.get_mut(&token) {
                 client.addresses.push(address);
@@ -213,21 +213,38 @@ impl Clients {
         Answer::Welcome { mtu: u32::try_from(LONGEST).unwrap_or(u32::MAX), rate: self.rate }
     }
 
-    fn add_place(&mut self, now: Instant, address: IpAddr, switch: &mut Switch) -> usize {
+    /// Makes a place for `address`, or gives it one whose address nobody has any more; `None` where there is none.
+    fn add_place(&mut self, now: Instant, address: IpAddr, switch: &mut Switch) -> Option<usize> {
         let name = address.to_string();
-        let output = match self.shared_output.filter(|_| self.shared.contains(&address)) {
-            Some(output) => {
-                switch.add_name(output, name);
-                output
-            }
-            None => switch.add_output(now, name),
-        };
         if self.shared.contains(&address) {
+            let output = match self.shared_output {
+                Some(output) => {
+                    switch.add_name(output, name);
+                    output
+                }
+                None => switch.add_output(now, name),
+            };
             self.shared_output = Some(output);
+            return Some(self.push_place(address, output));
         }
+        if self.places.len() < MOST_ADDRESSES + self.shared.len() {
+            let output = switch.add_output(now, name);
+            return Some(self.push_place(address, output));
+        }
+        let place = self.places.iter().position(|place| {
+            place.owner.is_none() && Some(place.output) != self.shared_output && switch.is_idle(place.output)
+        })?;
+        switch.renew_output(now, self.places[place].output, name);
+        self.by_address.retain(|_, of| *of != place);
+        self.by_address.insert(address, place);
+        Some(place)
+    }
+
+    fn push_place(&mut self, address: IpAddr, output: usize) -> usize {
+        let place = self.places.len();
         self.places.push(Place { output, owner: None });
-        self.by_address.insert(address, self.places.len() - 1);
-        self.places.len() - 1
+        self.by_address.insert(address, place);
+        place
     }
 
     /// A packet of the client of `token`.
@@ -360,6 +377,9 @@ fn listen_at(path: &Path) -> Result<Socket, BridgeError> {
             probe.set_nonblocking(true).map_err(failed)?;
             match probe.connect(&address) {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+                Err(error) if error.raw_os_error() == Some(libc::EPROTOTYPE) => {
+                    return Err(BridgeError::OtherSocket { path: path.to_owned() });
+                }
                 // Somebody is there, whoever it is.
                 _ => return Err(BridgeError::PathInUse { path: path.to_owned() }),
             }

@@ -71,6 +71,12 @@ pub enum BridgeError {
         /// Path that was asked for.
         path: PathBuf,
     },
+    /// The socket of another program has the path.
+    #[error("{} is the socket of another program, which is no bridge; choose another path", .path.display())]
+    OtherSocket {
+        /// Path that was asked for.
+        path: PathBuf,
+    },
     /// The path cannot be had.
     #[error("cannot make the socket {}: {source}", .path.display())]
     Path {
@@ -103,7 +109,7 @@ impl BridgeError {
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
-            Self::PathInUse { .. } => libc::EADDRINUSE,
+            Self::PathInUse { .. } | Self::OtherSocket { .. } => libc::EADDRINUSE,
             Self::NoSocket { .. } => libc::ENOTSOCK,
             Self::SameInterface { .. } => libc::EINVAL,
             Self::Interface(source) => source.errno(),
@@ -236,7 +242,7 @@ impl Bridge {
     /// Forwards until it is stopped or its time is over, and returns what it has counted.
     ///
     /// # Errors
-    /// When the system no longer lets it wait, or the capture cannot be written.
+    /// When the system no longer lets it wait. A capture that cannot be written ends with a warning, and it goes on.
     pub fn run(&mut self) -> Result<Report, BridgeError> {
         let mut events = Events::with_capacity(64);
         let mut over = false;
@@ -260,8 +266,11 @@ impl Bridge {
                 self.ports.handle(now, event, &mut self.switch);
             }
         }
-        if let Some(captured) = &self.capture {
-            captured.file.flush().map_err(BridgeError::io("write the capture"))?;
+        if let Some(captured) = &self.capture
+            && let Err(error) = captured.file.flush()
+        {
+            // The file has warned of it; what passed is to be told all the same.
+            tracing::debug!(%error, "the capture is not whole");
         }
         Ok(self.switch.report(self.clock.now()))
     }

@@ -114,17 +114,31 @@ impl Switch {
 
     /// Adds a queue that leads to `to`, and returns its number.
     pub(super) fn add_output(&mut self, now: Instant, to: String) -> usize {
+        let number = self.outputs.len();
+        self.outputs.push(self.new_output(now, number, to));
+        number
+    }
+
+    fn new_output(&self, now: Instant, number: usize, to: String) -> Output {
         let Way { rate, delay, limit, red, .. } = self.way;
         let params = BottleneckParams { rate, delay, limit, red };
-        let number = self.outputs.len();
         let queue = Bottleneck::new(now, params, self.way.seed.wrapping_add(number as u64));
-        self.outputs.push(Output { to: vec![to], queue });
-        number
+        Output { to: vec![to], queue }
     }
 
     /// The queue `output` leads to `to`, too.
     pub(super) fn add_name(&mut self, output: usize, to: String) {
         self.outputs[output].to.push(to);
+    }
+
+    /// Nothing is on its way through `output`.
+    pub(super) fn is_idle(&self, output: usize) -> bool {
+        self.outputs[output].queue.poll_timeout().is_none()
+    }
+
+    /// Makes of an idle output a new one that leads to `to`. What the old one has counted is forgotten.
+    pub(super) fn renew_output(&mut self, now: Instant, output: usize, to: String) {
+        self.outputs[output] = self.new_output(now, output, to);
     }
 
     /// A packet comes.
