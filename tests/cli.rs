@@ -250,6 +250,7 @@ fn the_process_ends_quietly_when_its_reader_has_enough() {
 fn congestion_control_that_is_not_understood_says_what_would_be() {
     ferroce([&"devinfo", &"--cc", &"dcqn"]).is_usage(&["\"dcqn\"", "off or dcqcn or rate=200M or timely"]);
     ferroce([&"devinfo", &"--cc", &"rate=fast"]).is_usage(&["rate=fast", "rate=200M"]);
+    ferroce([&"devinfo", &"--line-rate", &"1e308"]).is_usage(&["--line-rate", "1k to 10000G"]);
     ferroce([&"devinfo", &"--line-rate", &"0"]).is_usage(&["--line-rate", "200M or 2.5G"]);
     ferroce([&"devinfo", &"--cc-config", &"no-such-file"]).is_usage(&["cannot read no-such-file"]);
     for (text, says) in [
@@ -259,10 +260,13 @@ fn congestion_control_that_is_not_understood_says_what_would_be() {
         ),
         ("profile = \"quick\"\n", "line 1: profile = \"quick\": it must be one of paper, connectx"),
         ("burst = 3\n", "line 1: there is no key burst; the keys here are"),
+        ("\"a\\u001b[2J\\n\" = 3\n", "line 1: there is no key a\\u{1b}[2J\\n; the keys here are"),
     ] {
         let (_folder, path) = file("cc.toml", text.as_bytes());
         ferroce([&"devinfo", &"--cc-config", &path]).is_usage(&["cc.toml: ", says]);
     }
+    let (_folder, path) = file("cc.toml", b"cc = \"\xFF\"\n");
+    ferroce([&"devinfo", &"--cc-config", &path]).is_usage(&["cc.toml is no text"]);
     let (_folder, path) = file("cc.toml", b"cc = \"dcqcn\"\nprofile = \"paper\"\ndilation = 200\n");
     ferroce([&"devinfo", &"--bind", &"127.0.0.87", &"--cc-config", &path, &"--cc", &"rate=2G"]).succeeded();
 }

@@ -74,7 +74,7 @@ impl CcConfig {
         let table = DeTable::parse(text).map_err(|error| ConfigError {
             line: line(text, error.span().map_or(0, |span| span.start)),
             key: None,
-            what: error.message().to_owned(),
+            what: error.message().lines().next().unwrap_or_default().to_owned(),
         })?;
         Reader { text }.config(table.get_ref())
     }
@@ -105,7 +105,8 @@ impl Reader<'_> {
                     let text = word(entry.1).ok_or_else(|| self.out_of_range(entry, "a word in quotes"))?;
                     config.algorithm = text.parse().map_err(|_| {
                         let forms = Algorithm::FORMS.map(|(form, _)| form);
-                        self.out_of_range(entry, &format!("one of {}", forms.join(", ")))
+                        let forms = forms.join(", ");
+                        self.out_of_range(entry, &format!("one of {forms}; a rate is {}", Rate::RANGE))
                     })?;
                 }
                 "profile" => {}
@@ -172,9 +173,9 @@ impl Reader<'_> {
         })
     }
 
-    fn timely(&self, entry: Entry<'_>) -> Result<TimelyParams, ConfigError> {
+    fn timely(&self, whole: Entry<'_>) -> Result<TimelyParams, ConfigError> {
         let mut params = TimelyParams::PAPER;
-        let table = self.table(entry)?;
+        let table = self.table(whole)?;
         for entry in table.iter() {
             let time =
                 || self.number(entry, (0.001, 1e9), "0.001 to 1000000000 us").map(|us| nanos(us * 1e3));
@@ -215,7 +216,13 @@ impl Reader<'_> {
             }
         }
         if params.t_low > params.t_high {
-            return Err(self.out_of_range(entry, "with t_low not above t_high"));
+            let (low, high) = (params.t_low.as_nanos() as f64 / 1e3, params.t_high.as_nanos() as f64 / 1e3);
+            let given = |key| table.get_key_value(key);
+            let error = match (given("t_low"), given("t_high")) {
+                (Some(entry), _) => self.out_of_range(entry, &format!("at most t_high, {high} us")),
+                (_, entry) => self.out_of_range(entry.unwrap_or(whole), &format!("at least t_low, {low} us")),
+            };
+            return Err(error);
         }
         Ok(params)
     }
@@ -234,11 +241,14 @@ impl Reader<'_> {
     }
 
     fn out_of_range(&self, (key, value): Entry<'_>, range: &str) -> ConfigError {
-        let written = self.text.get(value.span()).unwrap_or("this");
+        // A list or text may be of several lines, a message is of one.
+        let mut lines = self.text.get(value.span()).unwrap_or("this").lines();
+        let (written, more) =
+            (lines.next().unwrap_or("this"), if lines.next().is_some() { " …" } else { "" });
         ConfigError {
             line: line(self.text, key.span().start),
             key: Some(key.get_ref().to_string()),
-            what: format!("{} = {written}: it must be {range}", key.get_ref()),
+            what: format!("{} = {written}{more}: it must be {range}", key.get_ref()),
         }
     }
 

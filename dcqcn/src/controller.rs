@@ -83,7 +83,11 @@ pub enum Algorithm {
 
 /// Text that names no algorithm.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no congestion control: {} is wanted", Algorithm::FORMS.map(|(form, _)| form).join(" or "))]
+#[error(
+    "{text:?} is no congestion control: {} is wanted, a rate of {}",
+    Algorithm::FORMS.map(|(form, _)| form).join(" or "),
+    Rate::RANGE
+)]
 #[non_exhaustive]
 pub struct AlgorithmError {
     /// The text.
@@ -171,9 +175,10 @@ mod tests {
 
     #[test]
     fn other_text_is_refused_with_what_is_wanted() {
-        for text in ["", "on", "rate", "rate=", "rate=fast", "dcqcn=1", "DCQCN"] {
+        for text in ["", "on", "rate", "rate=", "rate=fast", "rate=0", "dcqcn=1", "DCQCN"] {
             let error = text.parse::<Algorithm>().unwrap_err().to_string();
-            assert!(error.ends_with("off or dcqcn or rate=200M or timely is wanted"), "{error}");
+            let wanted = "off or dcqcn or rate=200M or timely is wanted, a rate of 1k to 10000G";
+            assert!(error.ends_with(wanted), "{error}");
         }
     }
 

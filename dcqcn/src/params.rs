@@ -262,7 +262,8 @@ impl Params {
                 wrong("rate_reduce_monitor_period", "above 0 in the profile connectx")
             }
             _ if self.max_rate > Rate::ZERO && self.max_rate < self.min_rate => {
-                wrong("rpg_max_rate", "0 or at least rpg_min_rate")
+                let (least, most) = (self.min_rate.mbps(), self.max_rate.mbps());
+                wrong("rpg_max_rate", &format!("0 or at least rpg_min_rate, {least} Mb/s: it is {most}"))
             }
             _ => Ok(()),
         }

@@ -10,7 +10,8 @@ pub struct Rate(f64);
 /// Text that is no rate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{text:?} is no rate: a number above 0 with k, M or G, in bits per second, as in 200M or 2.5G, is wanted"
+    "{text:?} is no rate: a number with k, M or G, in bits per second, as in 200M or 2.5G, is wanted, {} in all",
+    Rate::RANGE
 )]
 #[non_exhaustive]
 pub struct RateError {
@@ -21,6 +22,8 @@ pub struct RateError {
 impl Rate {
     /// No rate; as a parameter, none that is set.
     pub const ZERO: Self = Self(0.0);
+    /// What text may say, in words.
+    pub(crate) const RANGE: &'static str = "1k to 10000G";
 
     /// `bps` bits per second; what is negative or no number counts as 0.
     #[must_use]
@@ -92,7 +95,7 @@ impl FromStr for Rate {
         };
         let value: f64 = number.trim().parse().map_err(|_| wrong())?;
         let bps = value * scale;
-        if bps.is_finite() && bps > 0.0 { Ok(Self(bps)) } else { Err(wrong()) }
+        if (1e3..=1e13).contains(&bps) { Ok(Self(bps)) } else { Err(wrong()) }
     }
 }
 
@@ -102,9 +105,14 @@ mod tests {
 
     #[test]
     fn rates_are_read_as_they_are_printed() {
-        for (text, bps) in
-            [("2.5G", 2.5e9), ("200Mbit/s", 200e6), ("64 kbps", 64e3), ("17", 17.0), ("1g", 1e9)]
-        {
+        for (text, bps) in [
+            ("2.5G", 2.5e9),
+            ("200Mbit/s", 200e6),
+            ("64 kbps", 64e3),
+            ("1700", 1.7e3),
+            ("1g", 1e9),
+            ("10000G", 1e13),
+        ] {
             let rate: Rate = text.parse().unwrap();
             assert_eq!(rate.bps(), bps, "{text}");
             assert_eq!(rate.to_string().parse::<Rate>().unwrap(), rate);
@@ -114,7 +122,21 @@ mod tests {
 
     #[test]
     fn what_is_no_rate_is_refused() {
-        for text in ["", "G", "-1M", "0", "nan", "inf", "1e400", "12 parsecs", "é"] {
+        for text in [
+            "",
+            "G",
+            "-1M",
+            "0",
+            "nan",
+            "inf",
+            "1e400",
+            "999",
+            "1e-300",
+            "10001G",
+            "1e30G",
+            "12 parsecs",
+            "é",
+        ] {
             let error = text.parse::<Rate>().unwrap_err();
             assert_eq!(error.text, text);
             assert!(error.to_string().contains("200M"));

@@ -305,8 +305,12 @@ impl DeviceArgs {
         let mut config = match &self.cc_config {
             None => CcConfig::default(),
             Some(path) => {
-                let text = std::fs::read_to_string(path)
-                    .map_err(|error| Failure::Usage(format!("cannot read {}: {error}", path.display())))?;
+                let text = std::fs::read_to_string(path).map_err(|error| match error.kind() {
+                    std::io::ErrorKind::InvalidData => {
+                        Failure::Usage(format!("{} is no text; name a TOML file", path.display()))
+                    }
+                    _ => Failure::Usage(format!("cannot read {}: {error}", path.display())),
+                })?;
                 CcConfig::parse(&text)
                     .map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))?
             }

@@ -172,10 +172,14 @@ where
     }
 }
 
-/// Writes the one line that says what went wrong.
+/// Writes the one line that says what went wrong. Names and files of others that it quotes get no hold of the terminal.
 pub(crate) fn report(err: &mut dyn Write, what: &dyn fmt::Display) {
+    let mut line = String::new();
+    for c in what.to_string().chars() {
+        if c.is_control() { line.extend(c.escape_debug()) } else { line.push(c) }
+    }
     // Where standard error is closed too, there is nobody left to tell.
-    let _ = writeln!(err, "ferroce: {what}");
+    let _ = writeln!(err, "ferroce: {line}");
 }
 
 /// What clap says about a wrong command line, on one line: the fault, its hints and the usage.

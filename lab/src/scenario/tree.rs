@@ -71,9 +71,11 @@ impl Source {
         Place::Set(self.text[begin..].lines().next().unwrap_or_default().to_owned())
     }
 
-    /// What is written at `span`, for messages: its first line.
-    pub(super) fn written(&self, span: Range<usize>) -> &str {
-        self.text.get(span).and_then(|text| text.lines().next()).unwrap_or("this")
+    /// What is written at `span`, for messages: its first line, and whether there are more.
+    pub(super) fn written(&self, span: Range<usize>) -> String {
+        let mut lines = self.text.get(span).unwrap_or("this").lines();
+        let (first, more) = (lines.next().unwrap_or("this"), if lines.next().is_some() { " …" } else { "" });
+        format!("{first}{more}")
     }
 }
 
