@@ -105,9 +105,16 @@ fn pages_and_captures_are_written() {
         marked += usize::from(frame.data[1] & 3 == 3);
     }
     assert!(writes > 5_000 && cnps > 3 && marked > cnps, "{writes} {cnps} {marked}");
-    let (code, _, err) = short(&["--html", folder.path().to_str().unwrap()]);
-    assert_eq!(code, 1);
-    assert!(err.starts_with("ferroce: cannot write "), "{err}");
+    // A wrong name is told before anything runs.
+    for option in ["--html", "--pcap"] {
+        for path in [folder.path().to_str().unwrap(), &at("missing/file")] {
+            refused(&["incast", "--set", "duration_ms=100000", option, path], &["cannot write ", path]);
+        }
+        // What a full disk does not take is printed all the same.
+        let (code, out, err) = short(&[option, "/dev/full"]);
+        assert!(code == 1 && out.contains("utilisation"), "{out}");
+        assert!(err.starts_with("ferroce: cannot write /dev/full: No space left"), "{err}");
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 mod report;
 mod watch;
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -53,6 +53,8 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<(), Failure> {
     }
     let name = args.scenario.as_deref().unwrap_or_default();
     let scenario = read(name, args)?;
+    // All that is to be written is opened first: a wrong name is not to cost the simulation.
+    let page = args.html.as_deref().map(|path| create(path).map(|file| (path, file))).transpose()?;
     let mut watch = Watch::begin(args.pcap.as_deref())?;
     let before = report::peak_memory();
     let start = now();
@@ -61,17 +63,18 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<(), Failure> {
         _ => Failure::Failed(format!("{name}: {error}")),
     })?;
     let elapsed = now().duration_since(start);
-    watch.end()?;
-    if let Some(path) = &args.html {
-        fs::write(path, lab::page::render(&result)).map_err(|error| unwritable(path, &error))?;
-    }
+    let captured = watch.end();
+    let paged = page.map_or(Ok(()), |(path, mut file)| {
+        file.write_all(lab::page::render(&result).as_bytes()).map_err(|error| unwritable(path, &error))
+    });
+    // What did not get into a file is printed all the same.
     let printed = if args.json {
         json(&result, out)
     } else {
         let queue_pairs = scenario.setups.iter().map(|setup| 2 * setup.flows.len()).max().unwrap_or_default();
         report::text(&result, elapsed, (queue_pairs, before), out)
     };
-    printed.map_err(Failure::output)
+    captured.and(paged).and(printed.map_err(Failure::output))
 }
 
 fn read(name: &str, args: &Args) -> Result<Scenario, Failure> {
@@ -101,6 +104,10 @@ fn unknown(name: &str) -> Failure {
         "there is no scenario {name:?}; there are {}, or a file FILE.toml",
         names.join(", ")
     ))
+}
+
+fn create(path: &Path) -> Result<File, Failure> {
+    File::create(path).map_err(|error| Failure::Usage(format!("cannot write {}: {error}", path.display())))
 }
 
 fn unwritable(path: &Path, error: &io::Error) -> Failure {

@@ -44,7 +44,7 @@ impl Watch {
                 endianness: Endianness::Little,
                 ..PcapHeader::default()
             };
-            let file = File::create(path).map_err(|error| super::unwritable(path, &error))?;
+            let file = super::create(path)?;
             let writer = PcapWriter::with_header(BufWriter::new(file), header)
                 .map_err(|error| failed(path, &error))?;
             Ok(Capture { path: path.to_owned(), writer, failed: None })
@@ -66,7 +66,11 @@ impl Watch {
 }
 
 fn failed(path: &Path, error: &PcapError) -> Failure {
-    Failure::Failed(format!("cannot write {}: {error}", path.display()))
+    match error {
+        // Its own text says only that there was an error.
+        PcapError::IoError(error) => super::unwritable(path, error),
+        _ => Failure::Failed(format!("cannot write {}: {error}", path.display())),
+    }
 }
 
 impl lab::Observer for Watch {
