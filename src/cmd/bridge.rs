@@ -258,14 +258,13 @@ fn as_json(report: &Report) -> Value {
 }
 
 fn parse_rate(text: &str) -> Result<u64, String> {
-    let rate: Rate = text.parse().map_err(|error: dcqcn::RateError| error.to_string())?;
-    match rate.bps() {
-        bps if (1e3..=1e12).contains(&bps) =>
+    match text.parse().map(Rate::bps) {
+        Ok(bps) if (1e3..=1e12).contains(&bps) =>
         {
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "within the range")]
             Ok(bps as u64)
         }
-        _ => Err("a link has 1k to 1000G".into()),
+        _ => Err(format!("{text:?} is no rate of a link: write 1k to 1000G, as in 200M or 2.5G")),
     }
 }
 
