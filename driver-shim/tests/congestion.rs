@@ -100,31 +100,37 @@ fn marks_and_cnps_cross_udp_sockets() {
     assert_eq!(others[0].cc.unwrap().rate.rate, None, "no CNP came the other way");
 }
 
-/// How exact rates are in real time, over sockets, from 1 Mb/s up to what the path carries: within 5 % over 200 packets and
-/// more of 4 KiB, and where nobody else wants the cores within 2 %. What time does to others is not this test's to say, so
-/// it runs only where it is asked for: `cargo test --release -p ferroce-driver-shim --test congestion -- --ignored`, best with
-/// the right to real-time priority and `chrt -f 10` in front.
+/// Rates in real time, over sockets. However busy the machine is, no more leaves than the rate and its burst allow. How
+/// near to the rate it is depends on what else runs, so it is looked at only with `FERROCE_LONG=1`, on a machine that has
+/// nothing else to do: from 1 Mb/s up, 200 packets of 4 KiB and more are within 5 % then.
+/// `FERROCE_LONG=1 cargo test --release -p ferroce-driver-shim --test congestion -- --nocapture` prints each.
 #[test]
-#[ignore = "measures in real time, which needs a machine that has nothing else to do"]
 #[expect(clippy::disallowed_methods, reason = "it measures time")]
-fn rates_are_within_five_percent_in_real_time() {
+fn rates_are_kept_in_real_time() {
     const PACKET: usize = 4096;
     const DEPTH: usize = 48;
+    let is_long = std::env::var_os("FERROCE_LONG").is_some();
+    let (rates, seconds): (&[u32], f64) =
+        if is_long { (&[1, 10, 100, 1_000, 3_000, 5_000], 1.0) } else { (&[100, 1_000], 0.05) };
     for driver in [Driver::Inline, Driver::Background] {
-        for mbps in [1_u32, 10, 100, 1_000, 3_000, 5_000] {
-            let rate = Rate::from_mbps(f64::from(mbps));
+        for rate in rates.iter().map(|mbps| Rate::from_mbps(f64::from(*mbps))) {
             let cc = CcConfig { algorithm: Algorithm::Rate(rate), ..CcConfig::default() };
             let backends =
                 [1, 2].map(|_| -> Box<dyn Backend> { Box::new(Udp::open(&UdpConfig::default()).unwrap()) });
             let options =
                 ConnectOptions { path_mtu: wire::Mtu::B4096, timeout: 18, ..ConnectOptions::default() };
             let [near, far] = connected(backends, &cc, driver, &options);
-            // One second, and 200 packets at least.
-            let count = (mbps as usize * 1_000_000 / 8 / PACKET).max(200);
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "some 100,000 at most"
+            )]
+            let count = ((rate.bps() * seconds / 8.0) as usize / PACKET).max(200);
             let post = |count: usize| {
                 let wr = SendWr::write(1, &[near.mr.slice(0..PACKET).unwrap()], far.mr.addr(), far.mr.rkey());
                 (0..count).try_for_each(|_| near.qp.post_send(wr.clone())).unwrap();
             };
+            let start = Instant::now();
             post(DEPTH);
             let first = near.cq.wait(1, LIMIT).len();
             let (begin, mut done) = (Instant::now(), 0);
@@ -135,12 +141,14 @@ fn rates_are_within_five_percent_in_real_time() {
                 done += came;
                 post(came);
             }
-            let took = begin.elapsed().as_secs_f64();
+            let (took, in_all) = (begin.elapsed().as_secs_f64(), start.elapsed().as_secs_f64());
             let overhead = wire::eth::ETHERNET_OVERHEAD + 20 + 8 + 12 + 16 + 4;
-            let bits = done as f64 * (PACKET + overhead) as f64 * 8.0;
-            let off = bits / took / rate.bps() - 1.0;
+            let bits = (PACKET + overhead) as f64 * 8.0;
+            let most = rate.bps() * (in_all + cc.burst.as_nanos() as f64 / 1e9) + bits;
+            assert!((first + done) as f64 * bits <= most, "{driver} {rate}: {done} packets in {in_all} s");
+            let off = done as f64 * bits / took / rate.bps() - 1.0;
             println!("{driver} {rate}: {:+.2} %", off * 100.0);
-            assert!(off.abs() < 0.05, "{driver} {rate}: off by {off}");
+            assert!(!is_long || off.abs() < 0.05, "{driver} {rate}: off by {off}");
         }
     }
 }
