@@ -12,10 +12,10 @@ use std::time::Duration;
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 use socket2::{Domain, SockAddr, Socket, Type};
-use wire::batch::{Caps, HeaderKnowledge, IpIdRule, RxBurst, TxBatch};
+use wire::batch::{Caps, HeaderKnowledge, RxBurst, TxBatch};
 use wire::{Mac, NetHeader, ParseError};
 
-use super::local::{Local, send_buffer};
+use super::local::{InFlight, Local, send_buffer};
 use super::{BURST, Backend, IoCounters, OpenError, send_all};
 use crate::bridge::hello::{Answer, LONGEST, hello};
 use crate::interfaces::GidTable;
@@ -136,15 +136,7 @@ impl Backend for BridgePort {
     }
 
     fn caps(&self) -> Caps {
-        Caps {
-            max_segments: BURST,
-            max_bytes: 1 << 18,
-            ip_id: IpIdRule::Ours,
-            sees_ip_header: true,
-            window: 256,
-            credit: 1 << 14,
-            src_port: None,
-        }
+        InFlight { window: 256, credit: 1 << 14 }.of_whole_packets()
     }
 
     fn addresses(&self) -> &GidTable {

@@ -4,9 +4,10 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6};
 
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, SockAddr, Socket, Type};
+use wire::batch::{Caps, IpIdRule};
 use wire::{Gid, ROCE_V2_PORT};
 
-use super::{OpenError, filter};
+use super::{BURST, OpenError, filter};
 use crate::interfaces::Interface;
 use crate::sys;
 
@@ -170,6 +171,19 @@ impl InFlight {
     pub(super) fn new(bytes: u32, charge: u32, most: u32) -> Self {
         let credit = (bytes / charge / 2).max(1);
         Self { window: credit.min(most), credit }
+    }
+
+    /// What a back end can do that carries whole packets, IP header and all, each by itself, with so many in flight.
+    pub(super) const fn of_whole_packets(self) -> Caps {
+        Caps {
+            max_segments: BURST,
+            max_bytes: 1 << 18,
+            ip_id: IpIdRule::Ours,
+            sees_ip_header: true,
+            window: self.window,
+            credit: self.credit,
+            src_port: None,
+        }
     }
 }
 

@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use mio::{Registry, Token, Waker};
-use wire::batch::{Caps, HeaderKnowledge, IpIdRule, RxBurst, TxBatch};
+use wire::batch::{Caps, HeaderKnowledge, RxBurst, TxBatch};
 use wire::{Mac, NetHeader};
 
+use super::local::InFlight;
 use super::{BURST, Backend, IoCounters, JoinError, OpenError};
 use crate::interfaces::GidTable;
 
@@ -99,15 +100,7 @@ impl Backend for Loopback {
     }
 
     fn caps(&self) -> Caps {
-        Caps {
-            max_segments: BURST,
-            max_bytes: 1 << 18,
-            ip_id: IpIdRule::Ours,
-            sees_ip_header: true,
-            window: 256,
-            credit: 1 << 14,
-            src_port: None,
-        }
+        InFlight { window: 256, credit: 1 << 14 }.of_whole_packets()
     }
 
     fn addresses(&self) -> &GidTable {

@@ -12,7 +12,7 @@ use std::os::fd::AsFd;
 
 use mio::{Registry, Token};
 use socket2::{Protocol, SockAddr, Socket, Type};
-use wire::batch::{Caps, IpIdRule, RxBurst, TxBatch};
+use wire::batch::{Caps, RxBurst, TxBatch};
 use wire::ip::{Ipv6Header, UdpHeader};
 use wire::{NetHeader, ROCE_V2_PORT};
 
@@ -91,15 +91,7 @@ impl Backend for Raw {
     }
 
     fn caps(&self) -> Caps {
-        Caps {
-            max_segments: BURST,
-            max_bytes: 1 << 16,
-            ip_id: IpIdRule::Ours,
-            sees_ip_header: true,
-            window: self.in_flight.window,
-            credit: self.in_flight.credit,
-            src_port: None,
-        }
+        Caps { max_bytes: 1 << 16, ..self.in_flight.of_whole_packets() }
     }
 
     fn addresses(&self) -> &GidTable {

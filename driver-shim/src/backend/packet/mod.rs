@@ -13,7 +13,7 @@ use std::sync::Arc;
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token, Waker};
 use socket2::{Domain, Socket, Type};
-use wire::batch::{Caps, HeaderKnowledge, IpIdRule, RxBurst, TxBatch};
+use wire::batch::{Caps, HeaderKnowledge, RxBurst, TxBatch};
 use wire::{Instant, Mac, NetHeader, ParseError, ROCE_V2_PORT};
 
 use self::frame::{Frame, Head, OFFLOAD_LEN, SUPER_FRAME};
@@ -242,15 +242,7 @@ impl Backend for Packet {
     }
 
     fn caps(&self) -> Caps {
-        Caps {
-            max_segments: BURST,
-            max_bytes: MOST_BYTES,
-            ip_id: IpIdRule::Ours,
-            sees_ip_header: true,
-            window: self.in_flight.window,
-            credit: self.in_flight.credit,
-            src_port: None,
-        }
+        Caps { max_bytes: MOST_BYTES, ..self.in_flight.of_whole_packets() }
     }
 
     fn addresses(&self) -> &GidTable {

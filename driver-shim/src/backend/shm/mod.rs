@@ -16,7 +16,7 @@ use std::sync::Arc;
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token, Waker};
 use socket2::Socket;
-use wire::batch::{Caps, HeaderKnowledge, IpIdRule, RxBurst, TxBatch};
+use wire::batch::{Caps, HeaderKnowledge, RxBurst, TxBatch};
 use wire::{Duration, Gid, Instant, Mac, NetHeader, ParseError};
 
 use self::place::Place;
@@ -275,16 +275,7 @@ impl Backend for Shm {
     }
 
     fn caps(&self) -> Caps {
-        let in_flight = InFlight::new(records::packets(), 1, 256);
-        Caps {
-            max_segments: BURST,
-            max_bytes: 1 << 18,
-            ip_id: IpIdRule::Ours,
-            sees_ip_header: true,
-            window: in_flight.window,
-            credit: in_flight.credit,
-            src_port: None,
-        }
+        InFlight::new(records::packets(), 1, 256).of_whole_packets()
     }
 
     fn addresses(&self) -> &GidTable {

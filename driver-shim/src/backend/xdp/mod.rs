@@ -14,12 +14,13 @@ use std::sync::Arc;
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token, Waker};
 use socket2::{Domain, Socket, Type};
-use wire::batch::{Caps, HeaderKnowledge, IpIdRule, RxBurst, TxBatch};
+use wire::batch::{Caps, HeaderKnowledge, RxBurst, TxBatch};
 use wire::{Duration, EthHeader, Instant, Mac, NetHeader, ParseError, ROCE_V2_PORT};
 
 use self::program::Wanted;
 use self::rings::Rings;
 use super::identity::{Identity, Neighbours, join_group, leave_group};
+use super::local::InFlight;
 use super::{BURST, Backend, IoCounters, JoinError, OpenError, Reachability, SendFailure};
 use crate::interfaces::GidTable;
 use crate::neigh::{Lookup, Table};
@@ -246,15 +247,7 @@ impl Backend for Xdp {
     }
 
     fn caps(&self) -> Caps {
-        Caps {
-            max_segments: BURST,
-            max_bytes: 1 << 18,
-            ip_id: IpIdRule::Ours,
-            sees_ip_header: true,
-            window: IN_FLIGHT,
-            credit: IN_FLIGHT,
-            src_port: None,
-        }
+        InFlight { window: IN_FLIGHT, credit: IN_FLIGHT }.of_whole_packets()
     }
 
     fn addresses(&self) -> &GidTable {

@@ -2,6 +2,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Duration as StdDuration;
 
+use wire::batch::IpIdRule;
 use wire::icrc;
 
 use super::*;
