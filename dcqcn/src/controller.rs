@@ -38,11 +38,15 @@ pub trait RateController: Send + fmt::Debug {
     /// none, and [`u64::MAX`] means that nothing limits the queue pair.
     fn allowance(&mut self, now: Instant) -> Option<u64>;
 
-    /// When the rate changes next, if nothing happens before.
-    fn poll_timeout(&self) -> Option<Instant>;
+    /// When the rate changes next, if nothing happens before; never, for algorithms without timers.
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
 
     /// Does what is due at `now`.
-    fn handle_timeout(&mut self, now: Instant);
+    fn handle_timeout(&mut self, now: Instant) {
+        let _ = now;
+    }
 
     /// Begins at the rate `current` with `target` to go back to, as if congestion had brought it there at `now`: for
     /// simulations that start apart. Algorithms without a target ignore that.

@@ -42,12 +42,6 @@ impl RateController for FixedRate {
         self.pacer.allowance(now)
     }
 
-    fn poll_timeout(&self) -> Option<Instant> {
-        None
-    }
-
-    fn handle_timeout(&mut self, _now: Instant) {}
-
     fn start_at(&mut self, now: Instant, current: Rate, _target: Rate) {
         self.rate = current;
         self.pacer.set_rate(now, current);

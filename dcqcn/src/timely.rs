@@ -147,12 +147,6 @@ impl RateController for Timely {
         self.pacer.allowance(now)
     }
 
-    fn poll_timeout(&self) -> Option<Instant> {
-        None
-    }
-
-    fn handle_timeout(&mut self, _now: Instant) {}
-
     fn start_at(&mut self, now: Instant, current: Rate, _target: Rate) {
         self.rate = current.bps().clamp(self.params.min_rate.bps(), self.cap);
         self.pacer.set_rate(now, Rate::from_bps(self.rate));
