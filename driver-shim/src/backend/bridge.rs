@@ -130,6 +130,20 @@ fn ask(socket: &Socket, path: &Path, address: IpAddr) -> Result<Option<u64>, Ope
     }
 }
 
+/// Nothing goes here any more.
+fn ended() -> io::Error {
+    io::Error::new(io::ErrorKind::BrokenPipe, "the bridge has ended")
+}
+
+/// `error`, or that the bridge has ended. A bridge that ended with packets unread resets the socket; which call meets that
+/// first is chance.
+fn named(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => ended(),
+        _ => error,
+    }
+}
+
 impl Backend for BridgePort {
     fn name(&self) -> &'static str {
         "bridge"
@@ -145,11 +159,7 @@ impl Backend for BridgePort {
 
     fn recv_burst(&mut self, rx: &mut RxBurst) -> io::Result<usize> {
         let room = rx.room(PLACE * PLACES);
-        let ended = || io::Error::new(io::ErrorKind::BrokenPipe, "the bridge has ended");
-        let count = self.inbox.receive(self.socket.as_fd(), room, PLACE).map_err(|error| {
-            // Killed, with packets unread.
-            if error.kind() == io::ErrorKind::ConnectionReset { ended() } else { error }
-        })?;
+        let count = self.inbox.receive(self.socket.as_fd(), room, PLACE).map_err(named)?;
         for got in self.inbox.iter() {
             if got.at.is_empty() {
                 return Err(ended());
@@ -178,13 +188,7 @@ impl Backend for BridgePort {
             let packets = tx.bodies_from(at).zip(heads.iter().zip(lens)).map(|(body, (head, len))| {
                 Outgoing { parts: [&head[..len], body, &[]], to: None, control: None }
             });
-            send_many(socket.as_fd(), packets).map_err(|error| match error.kind() {
-                // The engine is to know that nothing goes here any more.
-                io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
-                    io::Error::from_raw_os_error(libc::ENXIO)
-                }
-                _ => error,
-            })
+            send_many(socket.as_fd(), packets).map_err(named)
         })
     }
 

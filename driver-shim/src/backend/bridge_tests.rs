@@ -193,7 +193,7 @@ fn a_bridge_that_ends_is_noticed() {
     let mut rx = RxBurst::new();
     assert_eq!(port.recv_burst(&mut rx).expect_err("an error").to_string(), "the bridge has ended");
     let tx = batch(&port, 1, 2, 1);
-    port.send_batch(&tx, 0).expect_err("an error");
+    assert_eq!(port.send_batch(&tx, 0).expect_err("an error").to_string(), "the bridge has ended");
 }
 
 #[test]

@@ -210,7 +210,7 @@ enum SendFailure {
     Later,
     /// This packet cannot be sent, others may.
     Lost,
-    /// The socket is gone.
+    /// The path is gone: the kernel says so of the socket, or the back end in words of its own.
     Fatal(io::Error),
 }
 
@@ -218,8 +218,8 @@ impl SendFailure {
     fn of(error: io::Error) -> Self {
         match error.raw_os_error() {
             Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) => Self::Later,
-            Some(libc::EBADF | libc::ENOTSOCK | libc::ENODEV | libc::ENXIO) => Self::Fatal(error),
-            _ => {
+            Some(libc::EBADF | libc::ENOTSOCK | libc::ENODEV | libc::ENXIO) | None => Self::Fatal(error),
+            Some(_) => {
                 tracing::debug!(%error, "a packet could not be sent");
                 Self::Lost
             }
