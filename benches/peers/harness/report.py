@@ -32,6 +32,7 @@ class Samples:
 
 
 # What is aimed at: text, whether it is to be at least (+1) or at most (-1), the aim, and the two names whose ratio it is.
+# Instead of the first there may be several: the best of them counts, and is named.
 AIMS = [
     ("RC WRITE 1 MiB, udp, loopback, against one TCP stream", 1, 1.2, "lo udp WRITE 1 MiB", "lo TCP stream"),
     ("the same over veth", 1, 1.2, "veth udp WRITE 1 MiB", "veth TCP stream"),
@@ -51,22 +52,35 @@ AIMS = [
      "veth xdp bare 64 B one way"),
     ("WRITE 64 B, 16 QPs, messages against bare packets: xdp", 1, 0.6, "veth xdp WRITE 64 B 16 QPs",
      "veth xdp bare 64 B"),
-    ("between two guests, WRITE 64 KiB against rxe", 1, 2.0, "guests ferroce WRITE 64 KiB", "guests rxe WRITE 64 KiB"),
-    ("between two guests, SEND 64 B one way against rxe", -1, 0.6, "guests ferroce SEND 64 B one way",
-     "guests rxe SEND 64 B one way"),
+    ("between two guests, WRITE 64 KiB against rxe", 1, 2.0,
+     ("guests ferroce udp WRITE 64 KiB", "guests ferroce packet WRITE 64 KiB"), "guests rxe WRITE 64 KiB"),
+    ("between two guests, SEND 64 B one way against rxe", -1, 0.6,
+     ("guests ferroce udp SEND 64 B one way", "guests ferroce packet SEND 64 B one way"), "guests rxe SEND 64 B one way"),
     ("throughput with 10,000 active QPs against 16, udp", 1, 0.8, "lo udp WRITE 4 KiB 10000 QPs",
      "lo udp WRITE 4 KiB 16 QPs"),
     ("throughput under 0.1 % loss against none, udp", 1, 0.5, "lo udp WRITE 1 MiB 0.1 % loss", "lo udp WRITE 1 MiB"),
 ]
 
 
+def alternatives(name):
+    return name if isinstance(name, tuple) else (name,)
+
+
+def names_of_aims():
+    """Every name that some aim compares."""
+    return {name for *_, names, other in AIMS for name in (*alternatives(names), other)}
+
+
 def aims(samples):
     """The aims whose numbers are there, with their ratios."""
-    for text, sign, aim, name, other in AIMS:
-        ratio = samples.ratio(name, other)
-        if ratio is not None:
-            met = sign * ratio >= sign * aim
-            yield {"what": text, "aim": aim, "at_least": sign > 0, "ratio": ratio, "met": met}
+    for text, sign, aim, names, other in AIMS:
+        ratios = {name: samples.ratio(name, other) for name in alternatives(names)}
+        found = [(sign * ratio, name) for name, ratio in ratios.items() if ratio is not None]
+        if found:
+            _, best = max(found)
+            ratio = ratios[best]
+            what = f"{text} ({best})" if len(ratios) > 1 else text
+            yield {"what": what, "aim": aim, "at_least": sign > 0, "ratio": ratio, "met": sign * ratio >= sign * aim}
 
 
 def markdown(samples):
