@@ -14,6 +14,10 @@ use serde_json::Value;
 use tempfile::TempDir;
 use trace::{Capture, IcrcCheck, dissect};
 
+mod port;
+
+use port::port;
+
 const FERROCE: &str = env!("CARGO_BIN_EXE_ferroce");
 
 fn run(folder: &Path, args: &[&str]) -> Output {
@@ -156,7 +160,7 @@ fn a_capture_that_cannot_be_written_costs_nothing_but_itself() {
 fn both_ends_of_a_game_name_the_bridge_that_died() {
     let folder = TempDir::new().unwrap();
     let mut bridge = Bridge::start(folder.path(), &["--rate", "10G"]);
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let port = port();
     let start = |args: &[&str]| {
         Command::new(FERROCE)
             .args(["pingpong", "-p", &port, "-n", "100000000", "--backend", &bridge.backend()])

@@ -13,6 +13,8 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
+mod net;
+
 /// What a run of the command left.
 struct Outcome {
     code: u8,
@@ -268,5 +270,6 @@ fn congestion_control_that_is_not_understood_says_what_would_be() {
     let (_folder, path) = file("cc.toml", b"cc = \"\xFF\"\n");
     ferroce([&"devinfo", &"--cc-config", &path]).is_usage(&["cc.toml is no text"]);
     let (_folder, path) = file("cc.toml", b"cc = \"dcqcn\"\nprofile = \"paper\"\ndilation = 200\n");
-    ferroce([&"devinfo", &"--bind", &"127.0.0.87", &"--cc-config", &path, &"--cc", &"rate=2G"]).succeeded();
+    let address = format!("{}.1", net::net());
+    ferroce([&"devinfo", &"--bind", &address, &"--cc-config", &path, &"--cc", &"rate=2G"]).succeeded();
 }

@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read};
-use std::net::{SocketAddr, UdpSocket};
+use std::net::UdpSocket;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -13,6 +13,12 @@ use std::process::{Child, Command, Output, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 use trace::{Capture, IcrcCheck, dissect};
+
+mod net;
+mod port;
+
+use net::net;
+use port::port;
 
 const FERROCE: &str = env!("CARGO_BIN_EXE_ferroce");
 
@@ -131,24 +137,24 @@ fn a_capture_that_cannot_be_written_is_a_failure_but_does_not_stop_the_demo() {
 /// Field case F39: the type of a GID can be read.
 #[test]
 fn f39_devinfo_shows_the_gids_of_loopback_twice_and_their_type() {
-    let folder = TempDir::new().unwrap();
-    let output = run(folder.path(), &["devinfo", "--json", "--bind", "127.81.0.1"]);
+    let (folder, address) = (TempDir::new().unwrap(), format!("{}.1", net()));
+    let output = run(folder.path(), &["devinfo", "--json", "--bind", &address]);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let gid = "::ffff:127.81.0.1";
+    let gid = format!("::ffff:{address}");
     assert_eq!(report["device"]["gids"], serde_json::json!([gid, gid]));
     assert_eq!(report["device"]["active_mtu"], 4096);
-    let output = run(folder.path(), &["devinfo", "--bind", "127.81.0.1"]);
+    let output = run(folder.path(), &["devinfo", "--bind", &address]);
     for index in 0..2 {
         let line = format!("GID[{index:3}]:   {gid}, RoCE v2\n");
         assert!(text(&output.stdout).contains(&line), "{}", text(&output.stdout));
     }
-    let output = run(folder.path(), &["devinfo", "--backend", "shm", "--bind", "127.81.0.1"]);
+    let output = run(folder.path(), &["devinfo", "--backend", "shm", "--bind", &address]);
     assert!(text(&output.stdout).contains("not RoCE on the wire"), "{}", text(&output.stdout));
 }
 
 #[test]
 fn wrong_command_lines_get_one_line_and_exit_code_2() {
-    let folder = TempDir::new().unwrap();
+    let (folder, address) = (TempDir::new().unwrap(), format!("{}.1", net()));
     for (args, parts) in [
         (&["demo", "--backend", "packet"][..], &["loopback interface"][..]),
         (&["demo", "--backend", "tcp"], &["'tcp'", "udp", "ferroce demo --help"]),
@@ -160,17 +166,17 @@ fn wrong_command_lines_get_one_line_and_exit_code_2() {
         (&["devinfo", "--ip", "10.0.0.7"], &["ADDR/LEN"]),
         (&["devinfo", "--ip", "10.0.0.7/24"], &["--dev"]),
         (&["devinfo", "--mac", "02:00"], &["six bytes"]),
-        (&["devinfo", "--bind", "127.81.0.2", "--dev", "lo"], &["one of them"]),
+        (&["devinfo", "--bind", &address, "--dev", "lo"], &["one of them"]),
         (&["devinfo", "--backend", "loopback"], &["same process", "udp"]),
-        (&["devinfo", "--bind", "127.81.0.2", "--pcap", "no/such/folder/x.pcapng"], &["no/such/folder"]),
+        (&["devinfo", "--bind", &address, "--pcap", "no/such/folder/x.pcapng"], &["no/such/folder"]),
         (&["pingpong", "-m", "1000"], &["256, 512, 1024, 2048 or 4096"]),
         (&["pingpong", "-n", "0"], &["'0'"]),
         (&["pingpong", "-t", "dc"], &["'dc'", "rc, uc, ud, srq"]),
-        (&["pingpong", "--bind", "127.81.0.2", "-t", "ud", "-s", "4097"], &["4097 bytes", "4096"]),
-        (&["pingpong", "--bind", "127.81.0.2", "-t", "srq", "-r", "15"], &["15 receives", "16 queue pairs"]),
+        (&["pingpong", "--bind", &address, "-t", "ud", "-s", "4097"], &["4097 bytes", "4096"]),
+        (&["pingpong", "--bind", &address, "-t", "srq", "-r", "15"], &["15 receives", "16 queue pairs"]),
         (&["pingpong", "-t", "srq", "-q", "256"], &["256", "1..=255"]),
         (&["pingpong", "-p", "0"], &["'0'"]),
-        (&["pingpong", "--bind", "127.81.0.2", "-g", "9"], &["GID index 9", "0 to 1"]),
+        (&["pingpong", "--bind", &address, "-g", "9"], &["GID index 9", "0 to 1"]),
     ] {
         let output = run(folder.path(), args);
         assert_eq!(text(&output.stdout), "", "{args:?}");
@@ -180,19 +186,20 @@ fn wrong_command_lines_get_one_line_and_exit_code_2() {
 
 #[test]
 fn a_port_in_use_is_an_honest_failure() {
-    let taken = UdpSocket::bind("127.81.0.3:4791").unwrap();
-    let folder = TempDir::new().unwrap();
-    says(&run(folder.path(), &["devinfo", "--bind", "127.81.0.3"]), 1, &["4791", "127.81.0.3", "in use by"]);
+    let (folder, address) = (TempDir::new().unwrap(), format!("{}.1", net()));
+    let devinfo = || run(folder.path(), &["devinfo", "--bind", &address]);
+    let taken = UdpSocket::bind(format!("{address}:4791")).unwrap();
+    says(&devinfo(), 1, &["4791", &address, "in use by"]);
     drop(taken);
-    assert_eq!(run(folder.path(), &["devinfo", "--bind", "127.81.0.3"]).status.code(), Some(0));
+    assert_eq!(devinfo().status.code(), Some(0));
 }
 
 #[test]
 fn without_the_capability_raw_says_which_it_needs() {
     const NOBODY: u32 = 65_534;
-    let folder = TempDir::new().unwrap();
+    let address = format!("{}.1", net());
     let mut command = Command::new(FERROCE);
-    command.args(["devinfo", "--backend", "raw", "--bind", "127.81.0.4"]).current_dir("/");
+    command.args(["devinfo", "--backend", "raw", "--bind", &address]).current_dir("/");
     if std::fs::read_to_string("/proc/self/status").unwrap().contains("\nUid:\t0\t") {
         command.uid(NOBODY);
     }
@@ -202,7 +209,6 @@ fn without_the_capability_raw_says_which_it_needs() {
         Err(error) if error.kind() == ErrorKind::PermissionDenied => eprintln!("skipped: {error}"),
         Err(error) => panic!("{error}"),
     }
-    drop(folder);
 }
 
 /// A ping-pong server, waited for until it listens.
@@ -240,26 +246,21 @@ fn line(out: &mut impl BufRead) -> String {
     line
 }
 
-/// A TCP port that was free a moment ago.
-fn free_port() -> String {
-    let listener = std::net::TcpListener::bind(SocketAddr::from(([0, 0, 0, 0], 0))).unwrap();
-    listener.local_addr().unwrap().port().to_string()
-}
-
 #[test]
 fn two_processes_play_pingpong_and_print_what_the_stock_tool_prints() {
     let folder = TempDir::new().unwrap();
-    for (address, extra) in [
-        ("127.81.1", &["-c"][..]),
-        ("127.81.2", &["-c", "-e", "-s", "1", "-m", "256"]),
-        ("127.81.4", &["-c", "-t", "uc", "-s", "10000"]),
-        ("127.81.5", &["-c", "-e", "-t", "ud", "-s", "4096"]),
-        ("127.81.6", &["-c", "-t", "srq", "-q", "5", "-s", "3000"]),
-        ("127.81.7", &["-e", "-t", "srq", "-q", "1"]),
-        ("127.81.8", &["-c", "--backend", "shm", "-s", "100000"]),
-        ("127.81.9", &["-c", "-e", "--backend", "shm", "-s", "1"]),
+    for extra in [
+        &["-c"][..],
+        &["-c", "-e", "-s", "1", "-m", "256"],
+        &["-c", "-t", "uc", "-s", "10000"],
+        &["-c", "-e", "-t", "ud", "-s", "4096"],
+        &["-c", "-t", "srq", "-q", "5", "-s", "3000"],
+        &["-e", "-t", "srq", "-q", "1"],
+        &["-c", "--backend", "shm", "-s", "100000"],
+        &["-c", "-e", "--backend", "shm", "-s", "1"],
     ] {
-        let (port, [a, b]) = (free_port(), [".1", ".2"].map(|host| format!("{address}{host}")));
+        let (port, net) = (port(), net());
+        let [a, b] = [1, 2].map(|host| format!("{net}.{host}"));
         let args = |address: &str| {
             let fixed = ["-p", &port, "-n", "50", "-r", "8", "--bind", address].map(str::to_owned);
             fixed.into_iter().chain(extra.iter().map(|arg| (*arg).to_owned())).collect::<Vec<_>>()
@@ -278,32 +279,34 @@ fn two_processes_play_pingpong_and_print_what_the_stock_tool_prints() {
     }
 }
 
-/// Sends SIGINT to a child.
-fn interrupt(child: &Child) {
+/// Sends SIGINT to a child, so many times at once.
+fn interrupt(child: &Child, times: usize) {
     let pid = child.id().to_string();
-    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    let pids = std::iter::repeat_n(&pid, times);
+    assert!(Command::new("kill").arg("-INT").args(pids).status().unwrap().success());
 }
 
 #[test]
 fn a_signal_ends_the_wait_for_the_other_end_at_once() {
     const SIGINT: i32 = 2;
     let folder = TempDir::new().unwrap();
-    let mut server = Server::start(folder.path(), &["-p", &free_port(), "--bind", "127.81.4.1"]);
-    interrupt(&server.child);
+    let mut server = Server::start(folder.path(), &["-p", &port(), "--bind", &format!("{}.1", net())]);
+    interrupt(&server.child, 1);
     assert_eq!(server.child.wait().unwrap().signal(), Some(SIGINT));
 }
 
 #[test]
 fn a_signal_ends_it_with_what_was_measured_and_a_whole_capture() {
     let folder = TempDir::new().unwrap();
-    let port = free_port();
+    let (port, net) = (port(), net());
     let common = ["-p", &port, "-n", "1000000000", "-s", "512"];
-    let server_args = [&common[..], &["--bind", "127.81.3.1", "--pcap", "cut.pcapng"]].concat();
+    let [a, b] = [1, 2].map(|host| format!("{net}.{host}"));
+    let server_args = [&common[..], &["--bind", &a, "--pcap", "cut.pcapng"]].concat();
     let mut server = Server::start(folder.path(), &server_args);
     let mut client = Command::new(FERROCE)
         .arg("pingpong")
         .args(common)
-        .args(["--bind", "127.81.3.2", "127.0.0.1"])
+        .args(["--bind", &b, "127.0.0.1"])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
@@ -311,8 +314,7 @@ fn a_signal_ends_it_with_what_was_measured_and_a_whole_capture() {
     // From this line on the game is being played.
     assert!(line(&mut server.out).starts_with("  remote address:"));
     // As `timeout` does it: the process, then its whole group.
-    interrupt(&server.child);
-    interrupt(&server.child);
+    interrupt(&server.child, 2);
     let (code, out, err) = server.finish();
     client.kill().unwrap();
     client.wait().unwrap();

@@ -4,12 +4,18 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
+
+mod net;
+mod port;
+
+use net::net;
+use port::port;
 
 const FERROCE: &str = env!("CARGO_BIN_EXE_ferroce");
 const RULE: &str = "---------------------------------------------------------------------------------------";
@@ -18,24 +24,19 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// A TCP port that was free a moment ago.
-fn free_port() -> String {
-    let listener = TcpListener::bind(SocketAddr::from(([0, 0, 0, 0], 0))).unwrap();
-    listener.local_addr().unwrap().port().to_string()
-}
-
 /// One end: a command with its own address of loopback. A client looks for its server for some seconds, so that they may
 /// be started in any order.
 fn end(tool: &str, folder: &Path, address: &str, port: &str, options: &[&str]) -> Command {
     let mut command = Command::new(FERROCE);
-    command.args([tool, "--bind", address, "-p", port, "-F"]).args(options).current_dir(folder);
+    // The default of 67 ms is short for a machine that has much else to do.
+    command.args([tool, "--bind", address, "-p", port, "-F", "-u", "18"]).args(options).current_dir(folder);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
-/// Runs both ends in networks of their own: what the client and the server have said.
-fn both(tool: &str, net: &str, client: &[&str], server: &[&str]) -> (Output, Output) {
-    let (folder, port) = (TempDir::new().unwrap(), free_port());
+/// Runs both ends: what the client and the server have said.
+fn both(tool: &str, client: &[&str], server: &[&str]) -> (Output, Output) {
+    let (folder, port, net) = (TempDir::new().unwrap(), port(), net());
     let server = end(tool, folder.path(), &format!("{net}.1"), &port, server).spawn().unwrap();
     let client =
         end(tool, folder.path(), &format!("{net}.2"), &port, client).arg("127.0.0.1").output().unwrap();
@@ -43,8 +44,8 @@ fn both(tool: &str, net: &str, client: &[&str], server: &[&str]) -> (Output, Out
 }
 
 /// Runs both ends with the same options, and both must end well: what they have printed.
-fn well(tool: &str, net: &str, options: &[&str]) -> (String, String) {
-    let (client, server) = both(tool, net, options, options);
+fn well(tool: &str, options: &[&str]) -> (String, String) {
+    let (client, server) = both(tool, options, options);
     let codes = (client.status.code(), server.status.code());
     assert_eq!(
         codes,
@@ -70,18 +71,15 @@ fn counts(out: &str) -> Vec<(f64, f64)> {
 
 #[test]
 fn bandwidth_of_each_operation_comes_with_perftests_table() {
-    for (at, (tool, title, size)) in [
+    for (tool, title, size) in [
         ("send-bw", "Send BW Test", 4096.0),
         ("write-bw", "RDMA_Write BW Test", 4096.0),
         ("read-bw", "RDMA_Read BW Test", 4096.0),
         ("atomic-bw", "Atomic FETCH_AND_ADD BW Test", 8.0),
-    ]
-    .into_iter()
-    .enumerate()
-    {
+    ] {
         let options: &[&str] =
             if tool == "atomic-bw" { &["-n", "50"] } else { &["-n", "50", "-s", "4096", "--verify"] };
-        let (client, server) = well(tool, &format!("127.83.{at}"), options);
+        let (client, server) = well(tool, options);
         for out in [&client, &server] {
             assert!(out.contains(&format!("{RULE}\n                    {title}\n")), "{out}");
             let heading =
@@ -103,8 +101,8 @@ fn bandwidth_of_each_operation_comes_with_perftests_table() {
 
 #[test]
 fn latency_of_each_operation_comes_with_perftests_table() {
-    for (at, tool) in ["send-lat", "write-lat", "read-lat", "atomic-lat"].into_iter().enumerate() {
-        let (client, server) = well(tool, &format!("127.84.{at}"), &["-n", "50"]);
+    for tool in ["send-lat", "write-lat", "read-lat", "atomic-lat"] {
+        let (client, server) = well(tool, &["-n", "50"]);
         let heading = " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    \
                        t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec] \n";
         assert!(client.contains(heading), "{client}");
@@ -126,7 +124,7 @@ fn latency_of_each_operation_comes_with_perftests_table() {
 /// Several queue pairs, both ways, other types of queue pairs, other units; contents are checked where they must arrive.
 #[test]
 fn options_of_perftest_do_what_they_do_there() {
-    for (at, (tool, options, row)) in [
+    for (tool, options, row) in [
         ("write-bw", &["-q", "4", "--verify"][..], (65_536.0, 80.0)),
         ("write-bw", &["-b", "-s", "100", "--verify"], (100.0, 20.0)),
         ("send-bw", &["-b", "-q", "4", "-s", "10000", "--verify"], (10_000.0, 80.0)),
@@ -142,12 +140,9 @@ fn options_of_perftest_do_what_they_do_there() {
         ("send-bw", &["-c", "UD"], (4096.0, 20.0)),
         ("send-lat", &["-c", "UD", "-e", "-s", "64"], (64.0, 20.0)),
         ("write-lat", &["-c", "UC", "-s", "10000"], (10_000.0, 20.0)),
-    ]
-    .into_iter()
-    .enumerate()
-    {
+    ] {
         let options = [options, &["-n", "20"]].concat();
-        let (client, server) = well(tool, &format!("127.85.{at}"), &options);
+        let (client, server) = well(tool, &options);
         assert_eq!((counts(&client), counts(&server)), (vec![row], vec![row]), "{tool} {options:?}");
         let whole = options.contains(&"-b") || tool == "write-bw" || tool == "read-bw";
         assert!(!whole || rows(&client) == rows(&server), "{tool} {options:?}: {client}{server}");
@@ -156,22 +151,20 @@ fn options_of_perftest_do_what_they_do_there() {
 
 #[test]
 fn all_sizes_get_a_row_each() {
-    let (client, server) = well("write-bw", "127.86.1", &["-a", "-n", "5", "--verify"]);
+    let (client, server) = well("write-bw", &["-a", "-n", "5", "--verify"]);
     let sizes = |from: u32| (from..=23).map(|power| (f64::from(1 << power), 5.0)).collect::<Vec<_>>();
     assert_eq!((counts(&client), counts(&server)), (sizes(1), sizes(23)));
-    let (client, server) = well("send-bw", "127.86.2", &["-a", "-n", "5", "-b", "--verify"]);
+    let (client, server) = well("send-bw", &["-a", "-n", "5", "-b", "--verify"]);
     assert_eq!((counts(&client), counts(&server)), (sizes(1), sizes(1)));
-    let (client, server) = well("send-lat", "127.86.3", &["-a", "-n", "5", "-c", "UD"]);
+    let (client, server) = well("send-lat", &["-a", "-n", "5", "-c", "UD"]);
     let datagrams: Vec<(f64, f64)> = (1..=12).map(|power| (f64::from(1 << power), 5.0)).collect();
     assert_eq!((counts(&client), counts(&server)), (datagrams.clone(), datagrams));
 }
 
 #[test]
 fn a_duration_ends_it_with_what_was_measured_in_its_middle() {
-    for (net, tool, columns) in
-        [("127.87.1", "write-bw", 5), ("127.87.2", "send-bw", 5), ("127.87.3", "send-lat", 4)]
-    {
-        let (client, server) = well(tool, net, &["-D", "1", "-s", "1000"]);
+    for (tool, columns) in [("write-bw", 5), ("send-bw", 5), ("send-lat", 4)] {
+        let (client, server) = well(tool, &["-D", "1", "-s", "1000"]);
         for out in [client, server] {
             let row = &rows(&out)[0];
             assert_eq!((row.len(), row[0]), (columns, 1000.0), "{out}");
@@ -183,11 +176,11 @@ fn a_duration_ends_it_with_what_was_measured_in_its_middle() {
 #[test]
 fn the_results_are_there_as_json_too() {
     let folder = TempDir::new().unwrap();
-    let port = free_port();
+    let (port, net) = (port(), net());
     let options = |file| ["-n", "10", "-s", "512", "--report_gbits", "--out_json", "--out_json_file", file];
     let server =
-        end("write-bw", folder.path(), "127.88.1.1", &port, &options("server.json")).spawn().unwrap();
-    let client = end("write-bw", folder.path(), "127.88.1.2", &port, &options("client.json"))
+        end("write-bw", folder.path(), &format!("{net}.1"), &port, &options("server.json")).spawn().unwrap();
+    let client = end("write-bw", folder.path(), &format!("{net}.2"), &port, &options("client.json"))
         .arg("127.0.0.1")
         .output()
         .unwrap();
@@ -205,8 +198,8 @@ fn the_results_are_there_as_json_too() {
 }
 
 /// A client in the middle of sizes that take it a while, and its server.
-fn in_the_middle(net: &str, folder: &Path) -> (Child, BufReader<std::process::ChildStdout>, Child) {
-    let (port, options) = (free_port(), ["-a", "-n", "3000"]);
+fn in_the_middle(folder: &Path) -> (Child, BufReader<std::process::ChildStdout>, Child) {
+    let (port, net, options) = (port(), net(), ["-a", "-n", "3000"]);
     let server = end("write-bw", folder, &format!("{net}.1"), &port, &options).spawn().unwrap();
     let mut client =
         end("write-bw", folder, &format!("{net}.2"), &port, &options).arg("127.0.0.1").spawn().unwrap();
@@ -234,7 +227,7 @@ fn last_words(child: Child, out: &mut impl Read) -> (Option<i32>, String, String
 #[test]
 fn a_signal_ends_it_with_what_was_measured_and_the_other_end_says_why() {
     let folder = TempDir::new().unwrap();
-    let (client, mut out, server) = in_the_middle("127.89.1", folder.path());
+    let (client, mut out, server) = in_the_middle(folder.path());
     let pid = client.id().to_string();
     assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
     let (code, said, err) = last_words(client, &mut out);
@@ -252,7 +245,7 @@ fn a_signal_ends_it_with_what_was_measured_and_the_other_end_says_why() {
 #[test]
 fn a_peer_that_vanishes_ends_it_with_a_named_error() {
     let folder = TempDir::new().unwrap();
-    let (client, mut out, mut server) = in_the_middle("127.89.2", folder.path());
+    let (client, mut out, mut server) = in_the_middle(folder.path());
     server.kill().unwrap();
     server.wait().unwrap();
     let (code, said, err) = last_words(client, &mut out);
@@ -260,7 +253,7 @@ fn a_peer_that_vanishes_ends_it_with_a_named_error() {
     assert!(err.contains("the other end has gone") || err.contains("RETRY_EXC_ERR"), "{err}");
     assert!(said.ends_with(&format!("{RULE}\n")), "{said}");
 
-    let (mut client, _, server) = in_the_middle("127.89.3", folder.path());
+    let (mut client, _, server) = in_the_middle(folder.path());
     client.kill().unwrap();
     client.wait().unwrap();
     let server = server.wait_with_output().unwrap();
@@ -271,8 +264,7 @@ fn a_peer_that_vanishes_ends_it_with_a_named_error() {
 
 #[test]
 fn ends_that_do_not_go_together_say_what_to_look_at() {
-    let (client, server) =
-        both("write-bw", "127.89.4", &["-s", "100000", "-n", "10"], &["-s", "64", "-n", "10"]);
+    let (client, server) = both("write-bw", &["-s", "100000", "-n", "10"], &["-s", "64", "-n", "10"]);
     let err = text(&client.stderr);
     assert_eq!((client.status.code(), err.lines().count()), (Some(1), 1), "{err}");
     assert!(err.contains("REM_ACCESS_ERR") && err.contains("same -s"), "{err}");
@@ -283,20 +275,18 @@ fn ends_that_do_not_go_together_say_what_to_look_at() {
 #[test]
 fn ends_that_do_not_count_the_same_both_end() {
     let (few, many) = (["-n", "10"], ["-n", "2000"]);
-    let ends = [
-        ("send-bw", "127.89.21", &many, &few, "has had no receives"),
-        ("send-lat", "127.89.23", &many, &few, "has had no receives"),
-    ];
+    let ends =
+        [("send-bw", &many, &few, "has had no receives"), ("send-lat", &many, &few, "has had no receives")];
     let (one, two) = (["-n10", "-N"], ["-n10", "-b"]);
     let ends = ends.into_iter().chain([
-        ("send-bw", "127.89.25", &two, &one, "is -b given there"),
-        ("send-bw", "127.89.22", &few, &many, "waits for more"),
-        ("send-lat", "127.89.24", &few, &many, "waits for more"),
+        ("send-bw", &two, &one, "is -b given there"),
+        ("send-bw", &few, &many, "waits for more"),
+        ("send-lat", &few, &many, "waits for more"),
     ]);
     std::thread::scope(|scope| {
-        for (tool, net, client, server, named) in ends {
+        for (tool, client, server, named) in ends {
             scope.spawn(move || {
-                let (client, server) = both(tool, net, client, server);
+                let (client, server) = both(tool, client, server);
                 let err = text(&client.stderr) + &text(&server.stderr);
                 assert_eq!((client.status.code(), server.status.code()), (Some(1), Some(1)), "{tool}: {err}");
                 assert_eq!(err.lines().count(), 2, "{err}");
@@ -310,13 +300,13 @@ fn ends_that_do_not_count_the_same_both_end() {
 #[test]
 fn what_is_no_perftest_ends_it_with_one_line() {
     let folder = TempDir::new().unwrap();
-    for (net, says, named) in [
-        ("127.89.5.1", &b"GET / HTTP/1.1\r\n\r\n"[..], "GET / HTTP"),
-        ("127.89.5.2", b"4.99\0\0\0\0\0\0\0\0\0\0\0\0", "4.99"),
-        ("127.89.5.3", b"6.06", "closed"),
+    for (says, named) in [
+        (&b"GET / HTTP/1.1\r\n\r\n"[..], "GET / HTTP"),
+        (b"4.99\0\0\0\0\0\0\0\0\0\0\0\0", "4.99"),
+        (b"6.06", "closed"),
     ] {
-        let port = free_port();
-        let mut server = end("read-lat", folder.path(), net, &port, &[]).spawn().unwrap();
+        let (port, address) = (port(), format!("{}.1", net()));
+        let mut server = end("read-lat", folder.path(), &address, &port, &[]).spawn().unwrap();
         // It says that it waits just before it does.
         let mut out = BufReader::new(server.stdout.take().unwrap());
         let mut line = String::new();
@@ -343,8 +333,8 @@ fn what_is_no_perftest_ends_it_with_one_line() {
 #[test]
 fn an_odd_cache_line_of_the_other_end_is_borne() {
     let folder = TempDir::new().unwrap();
-    let port = free_port();
-    let mut server = end("send-bw", folder.path(), "127.89.7.1", &port, &["-s", "64"]).spawn().unwrap();
+    let (port, address) = (port(), format!("{}.1", net()));
+    let mut server = end("send-bw", folder.path(), &address, &port, &["-s", "64"]).spawn().unwrap();
     let mut out = BufReader::new(server.stdout.take().unwrap());
     let address = SocketAddr::from(([127, 0, 0, 1], port.parse().unwrap()));
     let mut stream = loop {
@@ -377,7 +367,7 @@ fn an_odd_cache_line_of_the_other_end_is_borne() {
 
 #[test]
 fn wrong_command_lines_get_one_line_and_exit_code_2() {
-    let folder = TempDir::new().unwrap();
+    let (folder, address) = (TempDir::new().unwrap(), format!("{}.1", net()));
     for (args, parts) in [
         (&["write-bw", "-n", "4"][..], &["'4'", "--iters"][..]),
         (&["write-bw", "-s", "0"], &["'0'"]),
@@ -396,7 +386,7 @@ fn wrong_command_lines_get_one_line_and_exit_code_2() {
         (&["write-lat", "-b"], &["write-lat", "-b"]),
         (&["write-lat", "-e"], &["write-lat", "-e"]),
         (&["read-bw", "-o", "129"], &["129"]),
-        (&["send-bw", "--bind", "127.89.6.1", "-x", "9"], &["GID index 9", "0 to 1"]),
+        (&["send-bw", "--bind", &address, "-x", "9"], &["GID index 9", "0 to 1"]),
         (&["send-bw", "--backend", "loopback"], &["same process"]),
     ] {
         let output = Command::new(FERROCE).args(args).current_dir(folder.path()).output().unwrap();

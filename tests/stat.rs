@@ -5,13 +5,16 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
+
+mod port;
+
+use port::port;
 
 const FERROCE: &str = env!("CARGO_BIN_EXE_ferroce");
 
@@ -38,7 +41,7 @@ struct Server(Child);
 
 impl Server {
     fn start(folder: &Path, args: &[&str]) -> Self {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+        let port = port();
         let fixed = ["send-bw", "--backend", "shm", "-p", &port];
         let child = ferroce(folder, &[&fixed[..], args].concat()).stdout(Stdio::null()).spawn().unwrap();
         Self(child)
