@@ -13,6 +13,11 @@ use qp::{Access, Completion, QpType, RecvWr, SendWr, WcStatus};
 const LIMIT: Duration = Duration::from_secs(10);
 const LEN: usize = 100_000;
 
+/// Nothing gets lost here, and nothing is to be repeated only because the machine is busy.
+fn patient() -> ConnectOptions {
+    ConnectOptions { timeout: 20, ..ConnectOptions::default() }
+}
+
 struct End {
     cq: CompletionQueue,
     mr: MemoryRegion,
@@ -34,7 +39,7 @@ fn connected(drivers: [Driver; 2]) -> [End; 2] {
     });
     let mut peers = [prepared[1].2.endpoint(1), prepared[0].2.endpoint(1)].into_iter();
     prepared.map(|(cq, mr, qp)| {
-        let qp = qp.connect(peers.next().unwrap(), &ConnectOptions::default()).unwrap();
+        let qp = qp.connect(peers.next().unwrap(), &patient()).unwrap();
         End { cq, mr, qp }
     })
 }

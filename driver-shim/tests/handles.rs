@@ -43,8 +43,13 @@ fn device(hub: &Hub, last: u8, wrap: Wrap) -> Device {
     Device::boxed(wrap(hub.attach([127, 0, 0, last].into()).unwrap())).seed(last.into()).open().unwrap()
 }
 
-/// Two connected ends; the first has its back end wrapped.
+/// Two connected ends; the first has its back end wrapped. Nothing is repeated only because the machine is busy.
 fn connected(wrap: Wrap) -> [End; 2] {
+    connected_with(wrap, 20)
+}
+
+/// The same with this ACK timer.
+fn connected_with(wrap: Wrap, timeout: u8) -> [End; 2] {
     let hub = Loopback::hub();
     let [a, b] = [(2, wrap), (3, plain)].map(|(last, wrap)| {
         let device = device(&hub, last, wrap);
@@ -55,7 +60,7 @@ fn connected(wrap: Wrap) -> [End; 2] {
     });
     let ends = [a.3.endpoint(1), b.3.endpoint(1)];
     let join = |(device, cq, mr, qp): (Device, _, _, ferroce_driver_shim::PreparedQp), peer| {
-        let qp = qp.connect(peer, &ConnectOptions::default()).unwrap();
+        let qp = qp.connect(peer, &ConnectOptions { timeout, ..ConnectOptions::default() }).unwrap();
         End { device, cq, mr, qp }
     };
     [join(a, ends[1]), join(b, ends[0])]
@@ -103,10 +108,11 @@ fn a_message_wakes_who_waits_for_it() {
 
 #[test]
 fn a_lost_packet_is_sent_again_while_the_program_is_away() {
-    let [near, far] = connected(|backend| {
+    let lossy: Wrap = |backend| {
         let lose_the_first = FaultSpec::parse(FaultKind::Drop, "tx:psn=+0,pass=1").unwrap();
         Box::new(Faulty::new(Box::new(backend), &[lose_the_first], 1))
-    });
+    };
+    let [near, far] = connected_with(lossy, 14);
     far.qp.post_recv(RecvWr::new(1, &[far.mr.slice(0..16).unwrap()])).unwrap();
     // Long enough for the threads of both devices to find nothing to do, and to sleep without a timer.
     assert_eq!(far.cq.wait(1, Duration::from_millis(30)), []);
@@ -186,7 +192,7 @@ impl Backend for Gone {
 
 #[test]
 fn where_the_path_is_gone_sends_complete_with_an_error() {
-    let [near, _far] = connected(|backend| Box::new(Gone(backend)));
+    let [near, _far] = connected_with(|backend| Box::new(Gone(backend)), 14);
     near.qp.post_send(SendWr::send(1, &[near.mr.slice(0..16).unwrap()])).unwrap();
     let done = near.cq.wait(1, LIMIT);
     assert_eq!(done.iter().map(|wc| wc.status).collect::<Vec<_>>(), [WcStatus::RetryExcErr]);

@@ -32,6 +32,11 @@ const LIMIT: Duration = Duration::from_secs(10);
 const MOMENT: Duration = Duration::from_millis(30);
 const QKEY: QKey = QKey::new(0x1234_5678);
 
+/// Nothing gets lost here, and nothing is to be repeated only because the machine is busy.
+fn patient() -> ConnectOptions {
+    ConnectOptions { timeout: 20, ..ConnectOptions::default() }
+}
+
 fn open(backend: impl Backend + 'static, seed: u64) -> Device {
     Device::builder(backend).seed(seed).open().unwrap()
 }
@@ -45,14 +50,24 @@ fn in_memory<const N: usize>() -> [Device; N] {
     })
 }
 
-fn udp(address: &str) -> Device {
-    let config = UdpConfig { local: Local::Address(address.parse().unwrap()), ..UdpConfig::default() };
+/// A number that this process has for itself, for addresses: other tests run beside it.
+fn own() -> u8 {
+    64 + u8::try_from(std::process::id() % 128).unwrap()
+}
+
+/// An address of loopback that no other test has, which ends so.
+fn local(end: [u8; 2]) -> Local {
+    Local::Address([127, own(), end[0], end[1]].into())
+}
+
+fn udp(end: [u8; 2]) -> Device {
+    let config = UdpConfig { local: local(end), ..UdpConfig::default() };
     open(Udp::open(&config).unwrap(), 1)
 }
 
 /// A device over raw sockets, where the process may have them.
-fn raw(address: &str) -> Option<Device> {
-    match Raw::open(&Local::Address(address.parse().unwrap())) {
+fn raw(end: [u8; 2]) -> Option<Device> {
+    match Raw::open(&local(end)) {
         Err(error @ OpenError::NoPermission { .. }) => {
             println!("skipped: {error}");
             None
@@ -81,7 +96,7 @@ fn end(device: &Device, cq: CompletionQueue, qp_type: QpType) -> End<PreparedQp>
 fn join(a: End<PreparedQp>, b: End<PreparedQp>) -> [End<QueuePair>; 2] {
     let peers = [b.qp.endpoint(1), a.qp.endpoint(1)];
     let connect = |End { pd, cq, mr, qp }: End<PreparedQp>, peer| {
-        let qp = qp.connect(peer, &ConnectOptions::default()).unwrap();
+        let qp = qp.connect(peer, &patient()).unwrap();
         End { pd, cq, mr, qp }
     };
     [connect(a, peers[0]), connect(b, peers[1])]
@@ -360,21 +375,21 @@ fn groups_in_memory() {
 
 #[test]
 fn groups_over_udp_on_loopback_as_an_ordinary_user() {
-    let devices = ["127.77.20.2", "127.77.20.3", "127.77.20.4"].map(udp);
-    one_to_many(&devices, Ipv4Addr::new(239, 7, 0, 2).into());
+    let devices = [[20, 2], [20, 3], [20, 4]].map(udp);
+    one_to_many(&devices, Ipv4Addr::new(239, own(), 0, 2).into());
 }
 
 #[test]
 fn groups_over_raw_sockets() {
-    let Some(first) = raw("127.77.21.2") else { return };
-    let others = ["127.77.21.3", "127.77.21.4"].map(|address| raw(address).unwrap());
+    let Some(first) = raw([21, 2]) else { return };
+    let others = [[21, 3], [21, 4]].map(|end| raw(end).unwrap());
     let devices: Vec<_> = [first].into_iter().chain(others).collect();
-    one_to_many(&devices, Ipv4Addr::new(239, 7, 0, 3).into());
+    one_to_many(&devices, Ipv4Addr::new(239, own(), 0, 3).into());
 }
 
 #[test]
 fn a_group_of_a_family_that_the_device_lacks_is_refused() {
-    let device = udp("127.77.22.2");
+    let device = udp([22, 2]);
     let end = datagrams(&device);
     let v6 = Gid::from(std::net::Ipv6Addr::new(0xFF0E, 0, 0, 0, 0, 0, 0, 7));
     let refused = end.qp.attach_mcast(v6).unwrap_err();
@@ -390,7 +405,7 @@ fn within(device: &Device) {
     let alone = end(device, device.create_cq(64).unwrap(), QpType::Rc);
     let oneself = alone.qp.endpoint(1);
     let End { pd, cq, mr, qp } = alone;
-    let alone = End { pd, cq, mr, qp: qp.connect(oneself, &ConnectOptions::default()).unwrap() };
+    let alone = End { pd, cq, mr, qp: qp.connect(oneself, &patient()).unwrap() };
     for (from, to) in [(&a, &b), (&b, &a), (&alone, &alone)] {
         from.mr.write_at(0, &[9; 5000]).unwrap();
         to.qp.post_recv(RecvWr::new(1, &[to.mr.slice(8192..16_384).unwrap()])).unwrap();
@@ -420,12 +435,12 @@ fn connections_within_a_device_in_memory() {
 
 #[test]
 fn connections_within_a_device_over_udp() {
-    within(&udp("127.77.23.2"));
+    within(&udp([23, 2]));
 }
 
 #[test]
 fn connections_within_a_device_over_raw_sockets() {
-    if let Some(device) = raw("127.77.24.2") {
+    if let Some(device) = raw([24, 2]) {
         within(&device);
     }
 }

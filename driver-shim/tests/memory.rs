@@ -43,8 +43,10 @@ fn connected() -> [End; 2] {
     });
     let ends = [a.3.endpoint(1), b.3.endpoint(1)];
     let join = |(pd, cq, mr, qp): (_, _, _, PreparedQp), peer| {
-        let access = ConnectOptions::default().access | Access::FLUSH_GLOBAL | Access::FLUSH_PERSISTENT;
-        let qp = qp.connect(peer, &ConnectOptions { access, ..ConnectOptions::default() }).unwrap();
+        // Nothing gets lost here, and nothing is to be repeated only because the machine is busy.
+        let patient = ConnectOptions { timeout: 20, ..ConnectOptions::default() };
+        let access = patient.access | Access::FLUSH_GLOBAL | Access::FLUSH_PERSISTENT;
+        let qp = qp.connect(peer, &ConnectOptions { access, ..patient }).unwrap();
         End { pd, cq, mr, qp }
     };
     [join(a, ends[1]), join(b, ends[0])]

@@ -17,6 +17,11 @@ use qp::{
 /// Limit of any wait of a test; reached only by a failure.
 const LIMIT: Duration = Duration::from_secs(10);
 
+/// Nothing gets lost here, and nothing is to be repeated only because the machine is busy.
+fn patient() -> ConnectOptions {
+    ConnectOptions { timeout: 20, ..ConnectOptions::default() }
+}
+
 fn device(hub: &Hub, last: u8) -> Device {
     Device::builder(hub.attach([127, 0, 0, last].into()).unwrap()).seed(last.into()).open().unwrap()
 }
@@ -53,7 +58,7 @@ fn two_connections(near: &End, far: &End, srq: &SharedReceiveQueue) -> [[QueuePa
         let a = near.pd.create_qp(QpType::Rc, &near.cq, &near.cq).build().unwrap();
         let b = far.pd.create_qp(QpType::Rc, &far.cq, &far.cq).srq(srq).build().unwrap();
         let (at_a, at_b) = (a.endpoint(1), b.endpoint(1));
-        let options = ConnectOptions::default();
+        let options = patient();
         [a.connect(at_b, &options).unwrap(), b.connect(at_a, &options).unwrap()]
     })
 }
@@ -138,8 +143,8 @@ fn an_initiator_sends_to_the_shared_queues_of_a_target() {
     let initiator = near.pd.create_qp(QpType::XrcIni, &near.cq, &near.cq).build().unwrap();
     let target = xrcd.create_target().unwrap();
     let ends = [initiator.endpoint(1), target.endpoint(1)];
-    let target = target.connect(ends[0], &ConnectOptions::default()).unwrap();
-    let initiator = initiator.connect(ends[1], &ConnectOptions::default()).unwrap();
+    let target = target.connect(ends[0], &patient()).unwrap();
+    let initiator = initiator.connect(ends[1], &patient()).unwrap();
     assert!(target.pd().is_none() && target.send_cq().is_none() && target.recv_cq().is_none());
     for (id, (srq, cq)) in srqs.iter().enumerate() {
         let id = id as u64;

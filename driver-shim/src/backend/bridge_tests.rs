@@ -149,11 +149,15 @@ fn addresses_that_nobody_has_any_more_make_room_for_others() {
 #[test]
 fn where_every_loopback_address_is_taken_it_is_said_on_which_bridge() {
     let bridge = start("taken", &config(WAY));
-    let ports: Vec<_> =
-        (2..=254).map(|_| BridgePort::open(&bridge.path, &Local::FreeLoopback).expect("a port")).collect();
+    // A client holds up to 64, and costs two descriptors.
+    let clients: Vec<_> = (0..4).map(|_| connect(&bridge.path).expect("connects")).collect();
+    for (client, last) in clients.iter().cycle().zip(2..=254) {
+        let address = IpAddr::from([127, 0, 0, last]);
+        assert_eq!(ask(client, &bridge.path, address).expect("an answer"), Some(WAY.rate), "{address}");
+    }
     let refused = BridgePort::open(&bridge.path, &Local::FreeLoopback).expect_err("an error").to_string();
     assert!(refused.contains("all in use on the bridge"), "{refused}");
-    drop(ports);
+    drop(clients);
     bridge.stop();
 }
 

@@ -31,6 +31,8 @@ mod xdp;
 
 #[cfg(test)]
 mod namespace;
+#[cfg(test)]
+mod own;
 
 pub use bridge::BridgePort;
 pub use error::{JoinError, OpenError};

@@ -1,10 +1,10 @@
-use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration as StdDuration;
 
 use mio::{Events, Poll};
+use tempfile::TempDir;
 use wire::{ROCE_V2_PORT, icrc};
 
 use super::*;
@@ -13,23 +13,19 @@ use super::*;
 const LIMIT: StdDuration = StdDuration::from_secs(20);
 
 /// A directory of its own, removed at the end.
-struct Directory(PathBuf);
+struct Directory(TempDir);
 
 impl Directory {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("ferroce-test-{}-{name}", std::process::id()));
-        fs::create_dir(&path).expect("a directory");
-        Self(path)
+    fn new() -> Self {
+        Self(TempDir::new().expect("a directory"))
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
     }
 
     fn open(&self, last: u8) -> Shm {
-        Shm::open_in(&self.0, address(last)).expect("opens")
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        Shm::open_in(self.path(), address(last)).expect("opens")
     }
 }
 
@@ -74,7 +70,7 @@ fn check_arrival(to: &mut Shm, tx: &TxBatch) {
 
 #[test]
 fn packets_reach_the_other_device_and_the_device_itself() {
-    let directory = Directory::new("reach");
+    let directory = Directory::new();
     let (mut a, mut b) = (directory.open(1), directory.open(2));
     for count in [1, 64] {
         let tx = send(&mut a, 2, count, 4112);
@@ -89,10 +85,12 @@ fn packets_reach_the_other_device_and_the_device_itself() {
 
 #[test]
 fn packets_over_ipv6_reach_the_other_device() {
-    let directory = Directory::new("v6");
+    let directory = Directory::new();
     let [one, two] = ["fd00::1", "fd00::2"].map(|text| text.parse::<IpAddr>().expect("address"));
-    let (mut a, mut b) =
-        (Shm::open_in(&directory.0, one).expect("opens"), Shm::open_in(&directory.0, two).expect("opens"));
+    let (mut a, mut b) = (
+        Shm::open_in(directory.path(), one).expect("opens"),
+        Shm::open_in(directory.path(), two).expect("opens"),
+    );
     let tx = batch(one, two, &a, 3, 4112);
     assert_eq!(a.send_batch(&tx, 0).expect("sends"), 3);
     check_arrival(&mut b, &tx);
@@ -100,7 +98,7 @@ fn packets_over_ipv6_reach_the_other_device() {
 
 #[test]
 fn whoever_waits_is_woken_by_packets_and_whoever_does_not_costs_no_call() {
-    let directory = Directory::new("wait");
+    let directory = Directory::new();
     let (mut a, mut b) = (directory.open(1), directory.open(2));
     let (mut poll, mut events) = (Poll::new().expect("poll"), Events::with_capacity(8));
     b.register(poll.registry(), Token(3)).expect("registers");
@@ -129,7 +127,7 @@ fn whoever_waits_is_woken_by_packets_and_whoever_does_not_costs_no_call() {
 
 #[test]
 fn a_note_that_is_read_while_another_thread_waits_is_passed_on() {
-    let directory = Directory::new("note");
+    let directory = Directory::new();
     let (mut a, mut b) = (directory.open(1), directory.open(2));
     let (mut poll, mut events) = (Poll::new().expect("poll"), Events::with_capacity(8));
     b.set_waker(Arc::new(Waker::new(poll.registry(), Token(4)).expect("waker")));
@@ -141,13 +139,13 @@ fn a_note_that_is_read_while_another_thread_waits_is_passed_on() {
 
 #[test]
 fn an_address_is_held_until_it_is_dropped_and_what_a_dead_owner_left_is_taken_over() {
-    let directory = Directory::new("held");
+    let directory = Directory::new();
     let first = directory.open(1);
-    assert!(matches!(Shm::open_in(&directory.0, address(1)), Err(OpenError::AddressInMemory { .. })));
+    assert!(matches!(Shm::open_in(directory.path(), address(1)), Err(OpenError::AddressInMemory { .. })));
     drop(first);
     // A socket that nobody removed.
     let left = Socket::new(socket2::Domain::UNIX, socket2::Type::SEQPACKET, None).expect("a socket");
-    left.bind(&socket2::SockAddr::unix(directory.0.join("10.0.0.1")).expect("a path")).expect("binds");
+    left.bind(&socket2::SockAddr::unix(directory.path().join("10.0.0.1")).expect("a path")).expect("binds");
     drop(left);
     let (mut a, mut b) = (directory.open(1), directory.open(2));
     let tx = send(&mut b, 1, 3, 64);
@@ -156,7 +154,7 @@ fn an_address_is_held_until_it_is_dropped_and_what_a_dead_owner_left_is_taken_ov
 
 #[test]
 fn what_goes_to_nobody_is_lost_until_somebody_is_there() {
-    let directory = Directory::new("nobody");
+    let directory = Directory::new();
     let mut a = directory.open(1);
     assert_eq!(a.prepare(Instant::ZERO, address(2)), Reachability::Unreachable(Unreachable::NoAnswer));
     send(&mut a, 2, 3, 64);
@@ -171,7 +169,7 @@ fn what_goes_to_nobody_is_lost_until_somebody_is_there() {
 
 #[test]
 fn what_a_device_sent_before_its_end_arrives_and_then_its_ring_is_dropped() {
-    let directory = Directory::new("end");
+    let directory = Directory::new();
     let (mut a, mut b) = (directory.open(1), directory.open(2));
     let tx = send(&mut a, 2, 5, 1040);
     drop(a);
@@ -188,7 +186,7 @@ fn what_a_device_sent_before_its_end_arrives_and_then_its_ring_is_dropped() {
 
 #[test]
 fn a_full_ring_takes_fewer_and_a_reader_that_never_reads_loses_packets() {
-    let directory = Directory::new("full");
+    let directory = Directory::new();
     let (mut a, mut b) = (directory.open(1), directory.open(2));
     let tx = batch(address(1), address(2), &a, 64, 4112);
     let mut sent = 0;
@@ -214,7 +212,7 @@ fn a_full_ring_takes_fewer_and_a_reader_that_never_reads_loses_packets() {
 
 #[test]
 fn packets_under_another_address_and_nonsense_do_not_get_in() {
-    let directory = Directory::new("forged");
+    let directory = Directory::new();
     let (mut a, mut b) = (directory.open(1), directory.open(2));
     let forged = batch(address(9), address(2), &a, 2, 64);
     assert_eq!(a.send_batch(&forged, 0).expect("sends"), 2);
@@ -224,7 +222,7 @@ fn packets_under_another_address_and_nonsense_do_not_get_in() {
     assert!(rx.is_empty());
     assert_eq!(b.counters().rx_lost, 2);
     // Neither does who greets otherwise.
-    let path = socket2::SockAddr::unix(directory.0.join("10.0.0.2")).expect("a path");
+    let path = socket2::SockAddr::unix(directory.path().join("10.0.0.2")).expect("a path");
     for words in [b"hello".as_slice(), b"FERROCE\x01then no memory...", &[0; 200]] {
         let stranger = Socket::new(socket2::Domain::UNIX, socket2::Type::SEQPACKET, None).expect("a socket");
         stranger.connect(&path).expect("connects");
@@ -267,7 +265,7 @@ fn other_process() {
 fn start_other(directory: &Directory) -> Child {
     let mut child = Command::new(std::env::current_exe().expect("this program"))
         .args(["--exact", "backend::shm::tests::other_process", "--nocapture"])
-        .env("FERROCE_TEST_SHM_OTHER", &directory.0)
+        .env("FERROCE_TEST_SHM_OTHER", directory.path())
         .stdout(Stdio::piped())
         .spawn()
         .expect("starts");
@@ -279,7 +277,7 @@ fn start_other(directory: &Directory) -> Child {
 
 #[test]
 fn two_processes_exchange_packets_and_one_that_is_killed_is_forgotten_and_replaced() {
-    let directory = Directory::new("two");
+    let directory = Directory::new();
     let mut a = directory.open(1);
     let (mut poll, mut events) = (Poll::new().expect("poll"), Events::with_capacity(8));
     a.register(poll.registry(), Token(0)).expect("registers");

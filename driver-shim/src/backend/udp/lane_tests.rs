@@ -3,18 +3,19 @@ use std::sync::Barrier;
 use qp::{Access, QpType, RecvWr, SendWr, WcStatus};
 
 use super::*;
+use crate::backend::own::own;
 use crate::{CompletionQueue, ConnectOptions, Device, MemoryRegion, QueuePair};
 
 /// Limit of any wait of a test; reached only by a failure.
 const LIMIT: Duration = Duration::from_secs(10);
 const LEN: usize = 200_000;
 
-fn config(address: &str) -> UdpConfig {
-    UdpConfig { local: Local::Address(address.parse().expect("address")), ..UdpConfig::default() }
+fn config(end: &str) -> UdpConfig {
+    UdpConfig { local: Local::Address(own(end).parse().expect("address")), ..UdpConfig::default() }
 }
 
-fn lanes(address: &str, count: u32) -> Vec<Udp> {
-    Udp::open_lanes(&config(address), count).expect("lanes")
+fn lanes(end: &str, count: u32) -> Vec<Udp> {
+    Udp::open_lanes(&config(end), count).expect("lanes")
 }
 
 struct End {
@@ -36,7 +37,8 @@ fn connected(near: &Device, far: &Device) -> [End; 2] {
     });
     let mut peers = [prepared[1].2.endpoint(1), prepared[0].2.endpoint(1)].into_iter();
     prepared.map(|(cq, mr, qp)| {
-        let qp = qp.connect(peers.next().expect("one each"), &ConnectOptions::default()).expect("connects");
+        let options = ConnectOptions { timeout: 18, ..ConnectOptions::default() };
+        let qp = qp.connect(peers.next().expect("one each"), &options).expect("connects");
         End { cq, mr, qp }
     })
 }
@@ -74,7 +76,7 @@ fn open(backends: Vec<Udp>) -> Vec<Device> {
 
 #[test]
 fn two_lanes_carry_all_operations_at_once_each_its_own_queue_pairs() {
-    let (near, far) = (open(lanes("127.9.1.1", 2)), open(lanes("127.9.1.2", 2)));
+    let (near, far) = (open(lanes("12.1", 2)), open(lanes("12.2", 2)));
     // Each lane with itself of the other side, and across.
     let pairs = [(0, 0), (1, 1), (0, 1), (1, 0)];
     let start = Barrier::new(pairs.len());
@@ -98,10 +100,10 @@ fn two_lanes_carry_all_operations_at_once_each_its_own_queue_pairs() {
 /// The lanes share nothing while they work: one does all it can while whatever the other could hold is held.
 #[test]
 fn a_lane_works_while_every_lock_of_another_is_held() {
-    let backends = lanes("127.9.1.3", 2);
+    let backends = lanes("12.3", 2);
     let shared = backends[0].lanes.clone().expect("lanes");
     let near = open(backends);
-    let far = open(lanes("127.9.1.4", 2));
+    let far = open(lanes("12.4", 2));
     let ends = connected(&near[1], &far[1]);
     let held = [&near[0], &far[0]].map(Device::engine);
     held[0].with_all_locked(|| {
@@ -125,9 +127,9 @@ fn run_to(from: &Udp, to: IpAddr, qpns: &[u32]) -> TxBatch {
 
 #[test]
 fn what_arrives_in_the_wrong_lane_is_handed_over_unchanged_and_counted() {
-    let mut lanes = lanes("127.9.1.5", 2);
-    let mut sender = Udp::open(&config("127.9.1.6")).expect("opens");
-    let tx = run_to(&sender, [127, 9, 1, 5].into(), &[18, 19, 20, 21, 1]);
+    let mut lanes = lanes("12.5", 2);
+    let mut sender = Udp::open(&config("12.6")).expect("opens");
+    let tx = run_to(&sender, lanes[0].sockets.all()[0].address, &[18, 19, 20, 21, 1]);
     assert_eq!(sender.send_batch(&tx, 0).expect("sends"), 5);
     sender.kick().expect("kicks");
     let mut poll = mio::Poll::new().expect("poll");
@@ -155,9 +157,9 @@ fn what_arrives_in_the_wrong_lane_is_handed_over_unchanged_and_counted() {
 
 #[test]
 fn a_lane_that_does_not_fetch_its_mail_loses_what_is_too_much() {
-    let mut lanes = lanes("127.9.1.7", 2);
-    let mut sender = Udp::open(&config("127.9.1.8")).expect("opens");
-    let tx = run_to(&sender, [127, 9, 1, 7].into(), &[[18_u32].as_slice(), &[19; 63]].concat());
+    let mut lanes = lanes("12.7", 2);
+    let mut sender = Udp::open(&config("12.8")).expect("opens");
+    let tx = run_to(&sender, lanes[0].sockets.all()[0].address, &[[18_u32].as_slice(), &[19; 63]].concat());
     let mut rx = RxBurst::new();
     while lanes[0].counters.rx_lost == 0 {
         assert_eq!(sender.send_batch(&tx, 0).expect("sends"), 64);
@@ -174,11 +176,11 @@ fn a_lane_that_does_not_fetch_its_mail_loses_what_is_too_much() {
 #[test]
 fn lanes_are_1_2_4_or_8_and_nobody_else_joins_them() {
     for count in [0, 3, 16] {
-        let refused = Udp::open_lanes(&config("127.9.1.9"), count);
+        let refused = Udp::open_lanes(&config("12.9"), count);
         assert!(matches!(refused, Err(OpenError::NoSuchLanes { count: asked }) if asked == count));
     }
-    let all = lanes("127.9.1.9", 8);
+    let all = lanes("12.9", 8);
     assert_eq!(all.iter().map(|udp| udp.lane().index()).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 6, 7]);
-    assert!(matches!(Udp::open(&config("127.9.1.9")), Err(OpenError::PortInUse { .. })));
-    assert!(matches!(Udp::open_lanes(&config("127.9.1.9"), 2), Err(OpenError::PortInUse { .. })));
+    assert!(matches!(Udp::open(&config("12.9")), Err(OpenError::PortInUse { .. })));
+    assert!(matches!(Udp::open_lanes(&config("12.9"), 2), Err(OpenError::PortInUse { .. })));
 }

@@ -91,17 +91,9 @@ fn a_reader_that_sleeps_is_told_once_and_one_that_does_not_is_not() {
 fn memory_of_another_size_or_without_a_seal_is_refused() {
     let small = sys::sealed_memory(c"test", 4096).expect("memory");
     assert!(Reader::new(small).is_err());
-    let file = tempfile();
+    let file = tempfile::tempfile().expect("a file");
     file.set_len(MEMORY as u64).expect("a longer file");
     assert!(Reader::new(file).is_err());
-}
-
-/// An ordinary file without a name.
-fn tempfile() -> File {
-    let path = std::env::temp_dir().join(format!("ferroce-test-{}", std::process::id()));
-    let file = File::options().read(true).write(true).create_new(true).open(&path).expect("a file");
-    std::fs::remove_file(path).expect("removed");
-    file
 }
 
 proptest! {
