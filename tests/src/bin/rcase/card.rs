@@ -18,7 +18,7 @@ use crate::side::{
 /// Work requests that may wait.
 const DEPTH: u32 = 256;
 /// How long work on a key may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(20);
 /// How long one wait for completions may take before the clock is read again.
 const NAP: Duration = Duration::from_millis(100);
 
