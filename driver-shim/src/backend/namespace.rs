@@ -79,6 +79,15 @@ pub(super) fn cross() {
     ip("rule del pref 0");
 }
 
+/// Keeps the host from sending frames of its own on the pair, where frames are counted: IPv6 asks for routers and tells of
+/// groups now and then.
+pub(super) fn silence_host() {
+    for end in ENDS {
+        // Where there is no such setting, there is no IPv6.
+        let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{end}/disable_ipv6"), "1");
+    }
+}
+
 /// Runs `ethtool -K` with these words; says whether the driver took them.
 pub(super) fn features(words: &str) -> bool {
     let output = Command::new("ethtool").arg("-K").args(words.split_whitespace()).output();

@@ -184,6 +184,7 @@ fn frames_of_a_batch(a: &mut Packet, b: &mut Packet) -> usize {
 }
 
 fn runs() {
+    namespace::silence_host();
     let (mut a, mut b) = (own(0, &["10.88.7.1"]), own(1, &["10.88.7.2"]));
     // They learn of each other.
     let hello = batch(ip("10.88.7.1"), ip("10.88.7.2"), &a.caps(), 1, 64);
