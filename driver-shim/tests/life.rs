@@ -27,7 +27,7 @@ use wire::batch::{Caps, RxBurst, TxBatch};
 use wire::{Gid, QKey, Qpn, RKey};
 
 /// Limit of any wait of a test; reached only by a failure.
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(60);
 /// A wait in which nothing is to come.
 const MOMENT: Duration = Duration::from_millis(30);
 const QKEY: QKey = QKey::new(0x1234_5678);

@@ -17,7 +17,7 @@ use qp::{
 use wire::{LKey, RKey, VirtAddr};
 
 /// Limit of any wait of a test; reached only by a failure.
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(60);
 const ROOM: usize = 4096;
 
 struct End {

@@ -13,6 +13,9 @@ use crate::bridge::{Bridge, BridgeConfig, BridgeError, Report, Stopper, Way};
 const WAY: Way =
     Way { rate: 10_000_000_000, delay: wire::Duration::ZERO, limit: 1 << 24, red: None, drop: 0.0, seed: 1 };
 
+/// Limit of any wait of a test; reached only by a failure.
+const LIMIT: Duration = Duration::from_secs(60);
+
 /// A bridge in a thread of its own.
 struct Running {
     path: PathBuf,
@@ -69,7 +72,7 @@ fn receive(port: &mut BridgePort, count: usize) -> Vec<Vec<u8>> {
     let mut rx = RxBurst::new();
     let mut bodies = Vec::new();
     while bodies.len() < count {
-        crate::sys::wait_readable(port.socket.as_fd(), PATIENCE).expect("a poll");
+        crate::sys::wait_readable(port.socket.as_fd(), LIMIT).expect("a poll");
         rx.clear();
         assert_ne!(port.recv_burst(&mut rx).expect("receives"), 0, "{} of {count}", bodies.len());
         for (packet, body) in rx.iter() {

@@ -7,7 +7,7 @@ use crate::backend::namespace::{self, ENDS, MACS};
 use crate::backend::{Local, Raw, Unreachable};
 
 /// Limit of any wait of a test; reached only by a failure.
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(60);
 
 fn ip(text: &str) -> IpAddr {
     text.parse().expect("address")

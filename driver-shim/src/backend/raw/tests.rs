@@ -9,7 +9,7 @@ use crate::backend::own::{open_when_free, own};
 use crate::backend::{Udp, UdpConfig};
 
 /// Limit of any wait of a test; reached only by a failure.
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// The back end, or `None` without the privilege that it needs.
 fn open(end: &str) -> Option<Raw> {

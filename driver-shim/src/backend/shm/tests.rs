@@ -10,7 +10,7 @@ use wire::{ROCE_V2_PORT, icrc};
 use super::*;
 
 /// Limit of any wait of a test; reached only by a failure.
-const LIMIT: StdDuration = StdDuration::from_secs(20);
+const LIMIT: StdDuration = StdDuration::from_secs(60);
 
 /// A directory of its own, removed at the end.
 struct Directory(TempDir);

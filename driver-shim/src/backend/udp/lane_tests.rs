@@ -7,7 +7,7 @@ use crate::backend::own::own;
 use crate::{CompletionQueue, ConnectOptions, Device, MemoryRegion, QueuePair};
 
 /// Limit of any wait of a test; reached only by a failure.
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(60);
 const LEN: usize = 200_000;
 
 fn config(end: &str) -> UdpConfig {

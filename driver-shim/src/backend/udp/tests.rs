@@ -10,7 +10,7 @@ use crate::backend::PortOwner;
 use crate::backend::own::{open_when_free, own};
 
 /// Limit of any wait of a test; reached only by a failure.
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// On the address that ends so, which no other test uses.
 fn open(end: &str) -> Udp {

@@ -4,7 +4,7 @@ use super::*;
 use crate::backend::namespace;
 
 /// Limit of any wait of a test; reached only by a failure.
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(60);
 
 fn open(address: &str, offload: bool) -> Udp {
     let local = Local::Address(address.parse().expect("address"));

@@ -10,7 +10,7 @@ use crate::backend::namespace::{self, ENDS, MACS};
 use crate::backend::{Local, Packet, PacketConfig, Udp, UdpConfig};
 
 /// Limit of any wait of a test; reached only by a failure.
-const LIMIT: StdDuration = StdDuration::from_secs(10);
+const LIMIT: StdDuration = StdDuration::from_secs(60);
 
 fn ip(text: &str) -> IpAddr {
     text.parse().expect("address")
