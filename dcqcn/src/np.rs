@@ -3,6 +3,8 @@
 //! Used by the receiver of packets, after they have passed admission: what fails its ICRC or names no queue pair never
 //! gets here. It decides; its owner builds and sends the CNP.
 
+use std::collections::VecDeque;
+
 use wire::ip::Ecn;
 use wire::opcode::{Kind, Transport};
 use wire::{Duration, Gid, Instant, NetHeader, Packet, Qpn};
@@ -54,10 +56,9 @@ pub struct Np {
     params: Params,
     /// Sets of [`WAYS`] entries; a scope has its place in one of them. Empty where nothing needs to be remembered.
     table: Vec<Entry>,
-    /// Entries with a mark that waits for the end of the window.
-    waiting: usize,
-    /// When the first window of these ends; means nothing where none waits.
-    due: Instant,
+    /// Entries with a mark that waits for the end of its window, in the order that they are answered in: the first is
+    /// due first.
+    waiting: VecDeque<usize>,
     counts: NpCounts,
 }
 
@@ -89,8 +90,11 @@ impl Np {
         Self {
             params: *params,
             table: vec![Entry::default(); entries],
-            waiting: 0,
-            due: Instant::ZERO,
+            // One place for each entry, taken here so that none is needed later.
+            waiting: match params.np_mode {
+                NpMode::Immediate => VecDeque::new(),
+                NpMode::Window => VecDeque::with_capacity(entries),
+            },
             counts: NpCounts::default(),
         }
     }
@@ -134,16 +138,10 @@ impl Np {
                 Some(mark)
             }
             NpMode::Window => {
-                let end = self.window_end(now);
-                let entry = &mut self.table[entry];
-                if entry.mark.is_none() {
-                    self.due = if self.waiting == 0 { end } else { self.due.min(end) };
-                    *entry = Entry {
-                        scope: Some(scope_of(self.params.cnp_scope, &mark)),
-                        last: now,
-                        mark: Some(mark),
-                    };
-                    self.waiting += 1;
+                if self.table[entry].mark.is_none() {
+                    self.table[entry] = Entry { scope: Some(self.scope(&mark)), last: now, mark: Some(mark) };
+                    // Time does not run backwards; where a caller's does, the mark is answered with those before it.
+                    self.waiting.push_back(entry);
                 }
                 None
             }
@@ -167,31 +165,18 @@ impl Np {
     /// When [`Np::poll_cnp`] has something; never in [`NpMode::Immediate`].
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        (self.waiting > 0).then_some(self.due)
+        self.waiting.front().map(|first| self.window_end(self.table[*first].last))
     }
 
     /// The next mark whose window is over at `now`: a CNP is to be sent for it.
     pub fn poll_cnp(&mut self, now: Instant) -> Option<Marked> {
-        if self.waiting == 0 || self.due > now {
+        if self.poll_timeout().is_none_or(|due| due > now) {
             return None;
         }
-        let due = |entry: &Entry| entry.mark.is_some() && self.window_end(entry.last) <= now;
-        let at = self.table.iter().position(due)?;
-        let entry = &mut self.table[at];
+        let entry = &mut self.table[self.waiting.pop_front()?];
         entry.last = now;
-        let mark = entry.mark.take();
         self.counts.cnp_sent += 1;
-        self.waiting -= 1;
-        self.look_ahead();
-        mark
-    }
-
-    /// One of the marks that waited does so no longer: when the next is due.
-    fn look_ahead(&mut self) {
-        if self.waiting > 0 {
-            let marks = self.table.iter().filter(|entry| entry.mark.is_some());
-            self.due = marks.map(|entry| self.window_end(entry.last)).min().unwrap_or(self.due);
-        }
+        entry.mark.take()
     }
 
     /// The end of the window in which `at` is. Windows run freely, all together, from the epoch.
@@ -236,12 +221,10 @@ impl Np {
         if forgotten.mark.is_some() || now.since(forgotten.last) < self.params.cnp_interval {
             self.counts.forgotten_early += 1;
         }
-        let waited = forgotten.mark.is_some();
-        *forgotten = Entry::default();
-        if waited {
-            self.waiting -= 1;
-            self.look_ahead();
+        if forgotten.mark.is_some() {
+            self.waiting.retain(|at| *at != first + oldest);
         }
+        *forgotten = Entry::default();
         first + oldest
     }
 }

@@ -63,9 +63,8 @@ fn windows_answer_once_at_their_end() {
     assert_eq!(np.on_marked(micros(30), mark(2, 1, 2)), None);
     assert_eq!(np.poll_timeout(), Some(micros(50)));
     assert_eq!(np.poll_cnp(Instant::from_nanos(49_999)), None);
-    let mut sent = [np.poll_cnp(micros(50)).unwrap().local, np.poll_cnp(micros(50)).unwrap().local];
-    sent.sort_by_key(|qpn| qpn.value());
-    assert_eq!(sent, [Qpn::new(1), Qpn::new(2)]);
+    let sent = [(); 2].map(|()| np.poll_cnp(micros(50)).unwrap().local);
+    assert_eq!(sent, [Qpn::new(1), Qpn::new(2)], "in the order of their marks");
     assert_eq!((np.poll_cnp(micros(90)), np.poll_timeout()), (None, None));
     // A mark at the end of a window is the next one's.
     np.on_marked(micros(150), mark(1, 1, 2));
@@ -86,6 +85,19 @@ fn too_many_at_once_forget_the_oldest_and_say_so() {
     // Those whose interval is over are no loss.
     assert!(np.on_marked(micros(1_000), mark(9, 1, 2)).is_some());
     assert_eq!(np.counts().forgotten_early, 2);
+}
+
+#[test]
+fn a_mark_that_is_forgotten_waits_no_longer() {
+    let mut np = Np::new(&Params { cnp_flows: 4, np_mode: NpMode::Window, ..Params::PAPER });
+    for n in 0..5u32 {
+        assert_eq!(np.on_marked(micros(u64::from(n)), mark(n, 1, 2)), None);
+    }
+    assert_eq!(np.counts().forgotten_early, 1);
+    let sent: Vec<u32> =
+        std::iter::from_fn(|| np.poll_cnp(micros(50))).map(|cnp| cnp.local.value()).collect();
+    assert_eq!(sent, [1, 2, 3, 4]);
+    assert_eq!(np.poll_timeout(), None);
 }
 
 #[test]
