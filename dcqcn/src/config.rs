@@ -71,12 +71,36 @@ impl CcConfig {
     /// # Errors
     /// The first thing that is wrong: no TOML, an unknown key, a value of the wrong kind or out of its range.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
+        check_text(text)?;
         let table = DeTable::parse(text).map_err(|error| ConfigError {
             line: line(text, error.span().map_or(0, |span| span.start)),
             key: None,
             what: error.message().lines().next().unwrap_or_default().to_owned(),
         })?;
         Reader { text }.config(table.get_ref())
+    }
+}
+
+/// Longest text that is read.
+const LONGEST: usize = 1 << 20;
+/// Most dots in a line. The parts of a key are tables within tables, and cost the parser time and stack.
+const MOST_DOTS: usize = 128;
+
+/// Refuses TOML that is not worth reading: far longer than any that somebody writes, or with keys of very many parts.
+///
+/// # Errors
+/// Which line it is, and what would be right.
+pub fn check_text(text: &str) -> Result<(), ConfigError> {
+    let wrong = |line, what| Err(ConfigError { line, key: None, what });
+    if text.len() > LONGEST {
+        return wrong(1, format!("this is {} bytes long: a file has at most {LONGEST}", text.len()));
+    }
+    let dots = |line: &str| line.bytes().filter(|byte| *byte == b'.').count();
+    match text.lines().position(|line| dots(line) > MOST_DOTS) {
+        Some(at) => {
+            wrong(at + 1, format!("there are more dots in this line than {MOST_DOTS}; break it into several"))
+        }
+        None => Ok(()),
     }
 }
 

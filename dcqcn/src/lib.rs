@@ -18,7 +18,7 @@ mod rate;
 mod rp;
 mod timely;
 
-pub use config::{CcConfig, ConfigError};
+pub use config::{CcConfig, ConfigError, check_text};
 pub use controller::{Algorithm, AlgorithmError, RateController, RateState};
 pub use fixed::FixedRate;
 pub use keys::{Key, Value};

@@ -199,3 +199,13 @@ fn what_is_no_toml_is_refused_at_its_line() {
     assert_eq!(error("cc = \"off\"\nburst_us = = 3").line, 2);
     assert_eq!(error("cc = \"off\"\ncc = \"dcqcn\"").line, 2);
 }
+
+#[test]
+fn texts_without_end_are_refused_at_once() {
+    let deep = error(&format!("cc = \"off\"\n{} = 1", vec!["a"; 100_000].join(".")));
+    assert_eq!((deep.line, deep.key), (2, None));
+    assert!(deep.what.contains("more dots in this line than 128"), "{}", deep.what);
+    let long = error(&"# nothing\n".repeat(200_000));
+    assert_eq!(long.to_string(), "line 1: this is 2000000 bytes long: a file has at most 1048576");
+    assert!(CcConfig::parse(&format!("# {}\ncc = \"off\"", ".".repeat(128))).is_ok());
+}
