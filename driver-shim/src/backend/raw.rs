@@ -6,7 +6,7 @@
 //! A raw socket does not tell where the packets of a run begin that a sender on the same host, or on one behind a
 //! virtual wire, hands over as one. Such senders must do without segmentation offload (`--gso off`).
 
-use std::io;
+use std::io::{self, Read};
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 
@@ -193,9 +193,12 @@ impl Bound {
             on(libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT)?;
             filter::ipv6_to_port(ROCE_V2_PORT)
         };
-        receive.attach_filter(&filter).map_err(&failed)?;
+        receive.attach_filter(&filter::nothing()).map_err(&failed)?;
         let bound = Self { address, scope, send, receive, buffer, dropped: 0, told: false, _shield: shield };
         bound.receive.bind(&bound.destination(address)).map_err(OpenError::bind(address))?;
+        // Until it was bound and let nothing in, it got packets to every address of the host.
+        while (&bound.receive).read(&mut [0]).is_ok() {}
+        bound.receive.attach_filter(&filter).map_err(&failed)?;
         Ok(bound)
     }
 
