@@ -40,14 +40,15 @@ pub mod cmd;
 
 pub use driver_shim::{
     AddressHandle, AttachError, CompletionChannel, CompletionQueue, ConnectError, ConnectOptions, CqEvent,
-    Device, DeviceBuilder, Endpoint, FastRegion, MemoryRegion, MemoryWindow, PreparedQp, ProtectionDomain,
-    QpBuilder, QueuePair, SharedReceiveQueue, XrcDomain, backend, interfaces, oob,
+    Device, DeviceBuilder, Driver, Endpoint, FastRegion, MemoryRegion, MemoryWindow, PairCc, PreparedQp,
+    ProtectionDomain, QpBuilder, QueuePair, SharedReceiveQueue, UnknownDriver, XrcDomain, backend, capture,
+    interfaces, oob, stat,
 };
 pub use qp::{
-    Access, AddressVector, AhId, AsyncEvent, AsyncEventKind, AttrMask, BadWr, Completion, Counters, CqId,
-    CreateError, DropReason, Drops, Limits, LocalOp, McastError, ModifyQpError, ModifySrqError, MrError,
-    MwRange, MwType, Placement, PostError, Profile, QpAttr, QpCap, QpState, QpType, RecvWr, ResizeCqError,
-    SendFlags, SendOp, SendWr, Sge, SgeList, SrqAttr, SrqMask, TraceEvent, Tracer, UnknownProfile, WcOpcode,
-    WcStatus,
+    Access, AddressVector, AhId, Algorithm, AsyncEvent, AsyncEventKind, AttrMask, BadWr, CcConfig, CcParams,
+    CcState, Completion, ConfigError, Counters, CqId, CreateError, DropReason, Drops, Limits, LocalOp,
+    McastError, ModifyQpError, ModifySrqError, MrError, MwRange, MwType, Placement, PostError, Profile,
+    QpAttr, QpCap, QpState, QpType, Rate, RateState, RecvWr, ResizeCqError, SendData, SendFlags, SendOp,
+    SendTo, SendWr, Sge, SgeList, SrqAttr, SrqMask, TraceEvent, Tracer, UnknownProfile, WcOpcode, WcStatus,
 };
 pub use wire;

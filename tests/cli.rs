@@ -82,6 +82,22 @@ fn help_and_version_are_no_failures() {
 }
 
 #[test]
+fn options_of_a_command_itself_come_under_no_heading_of_the_device() {
+    for command in ["demo", "devinfo"] {
+        let help = ferroce([&command, &"--help"]).out;
+        let at = |text: &str| help.find(text).unwrap_or_else(|| panic!("{text} in {help}"));
+        assert!(at("--json") < at("Device:"), "{help}");
+    }
+}
+
+#[test]
+fn a_bridge_wants_a_socket_or_two_interfaces() {
+    ferroce([&"bridge", &"--rate", &"1M"]).is_usage(&["PATH", "--between", "usage: ferroce bridge"]);
+    ferroce([&"bridge", &"x", &"--between", &"lo", &"lo", &"--rate", &"1M"]).is_usage(&["--between", "PATH"]);
+    ferroce([&"bridge", &"x", &"--rate", &"1M", &"--share", &"10.0.0"]).is_usage(&["'10.0.0'", "10.0.0.7"]);
+}
+
+#[test]
 fn a_named_file_that_is_missing_or_no_capture_gets_one_line() {
     let folder = TempDir::new().unwrap();
     let missing = folder.path().join("missing.pcap");

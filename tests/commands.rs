@@ -143,6 +143,7 @@ fn f39_devinfo_shows_the_gids_of_loopback_twice_and_their_type() {
     let gid = format!("::ffff:{address}");
     assert_eq!(report["device"]["gids"], serde_json::json!([gid, gid]));
     assert_eq!(report["device"]["active_mtu"], 4096);
+    assert_eq!(report["device"]["qp_types"], serde_json::json!(["RC", "UC", "UD", "XRC", "GSI"]));
     let output = run(folder.path(), &["devinfo", "--bind", &address]);
     for index in 0..2 {
         let line = format!("GID[{index:3}]:   {gid}, RoCE v2\n");
@@ -162,6 +163,7 @@ fn wrong_command_lines_get_one_line_and_exit_code_2() {
         (&["demo", "--bind", "::1"], &["127.0.0.2", "--backend loopback"]),
         (&["demo", "--drop", "150%"], &["150%", "0 to 1"]),
         (&["devinfo", "--bind", "198.51.100.1"], &["198.51.100.1", "no address of this host"]),
+        (&["devinfo", "--bind", "198.51.100"], &["'198.51.100'", "such as 10.0.0.7 or fd00::7"]),
         (&["devinfo", "--dev", "nosuchif0"], &["nosuchif0", "there are:"]),
         (&["devinfo", "--ip", "10.0.0.7"], &["ADDR/LEN"]),
         (&["devinfo", "--ip", "10.0.0.7/24"], &["--dev"]),

@@ -135,6 +135,7 @@ fn what_is_wrong_with_a_file_is_told_in_one_line() {
         refused(&[name], &texts);
     }
     refused(&["incast", "--set", "switch.pmax=2"], &["--set switch.pmax=2", "0 to 1"]);
+    refused(&["incast", "--set", "senders=many"], &["senders = \"many\"", "1 to 4096"]);
     refused(&["incast", "--set", "measure.watch=['rx->switch', 'switch->tx9999']"], &["measure.watch"]);
     refused(&["outcast"], &["there is no scenario \"outcast\"", "incast", "two_flows"]);
     refused(&["--show", "outcast"], &["there is no scenario"]);

@@ -42,6 +42,29 @@ fn the_document_lists_every_key_with_what_it_is() {
 }
 
 #[test]
+fn the_document_lists_every_key_of_timely_with_its_default() {
+    let text = document();
+    let table = text.split("## Keys of `[timely]`").nth(1).unwrap();
+    let rows: Vec<Vec<&str>> = table
+        .lines()
+        .filter(|line| line.starts_with("| "))
+        .skip(2)
+        .map(|line| line.split('|').map(str::trim).collect())
+        .collect();
+    let file =
+        rows.iter().fold(String::from("[timely]\n"), |file, row| format!("{file}{} = {}\n", row[1], row[4]));
+    assert_eq!(CcConfig::parse(&file).unwrap(), CcConfig::default());
+    let listed: Vec<&str> = rows.iter().map(|row| row[1]).collect();
+    let error = CcConfig::parse("[timely]\nno_such_key = 1\n").unwrap_err().to_string();
+    assert!(error.ends_with(&format!("the keys here are {}", listed.join(", "))), "{error}");
+    for row in &rows {
+        let error = CcConfig::parse(&format!("[timely]\n{} = -1\n", row[1])).unwrap_err().to_string();
+        let range = row[3].split(", not above").next().unwrap();
+        assert!(error.contains(&format!("it must be {range}")), "{error}");
+    }
+}
+
+#[test]
 fn the_documents_example_is_a_configuration() {
     let text = document();
     let example = text.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();

@@ -61,7 +61,7 @@ pub enum OobError {
         source: io::Error,
     },
     /// The connection broke.
-    #[error("the other end closed the exchange early ({0}): do both command lines agree?")]
+    #[error("the other end closed the exchange early ({0}): has it ended, or do the command lines differ?")]
     Closed(io::Error),
     /// What came is not the exchange.
     #[error("the other end does not speak this exchange: it said {0:?}")]

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use clap::ArgGroup;
 use dcqcn::Rate;
 use driver_shim::bridge::{Bridge, BridgeConfig, BridgeError, FlowReport, QueueReport, Report, Way};
 use driver_shim::capture::CaptureFile;
@@ -13,6 +14,7 @@ use serde_json::{Map, Value, json};
 use wire::Duration;
 
 use crate::cmd::Failure;
+use crate::cmd::device::parse_address;
 use crate::cmd::interrupt::Interrupt;
 
 /// Flows that are printed; the JSON has them all.
@@ -31,12 +33,13 @@ enum Mark {
 
 /// Command line of `ferroce bridge`.
 #[derive(Debug, clap::Args)]
+#[command(group(ArgGroup::new("where").args(["path", "between"]).required(true)))]
 pub(super) struct Args {
     /// Socket to make, for devices with --backend bridge:PATH
-    #[arg(value_name = "PATH", required_unless_present = "between")]
+    #[arg(value_name = "PATH")]
     path: Option<PathBuf>,
     /// Instead of a socket, pass every frame from one network interface to the other; needs CAP_NET_RAW
-    #[arg(long, value_names = ["IFNAME", "IFNAME"], num_args = 2, conflicts_with_all = ["path", "share"])]
+    #[arg(long, value_names = ["IFNAME", "IFNAME"], num_args = 2, conflicts_with = "share")]
     between: Vec<String>,
     /// Rate of each output, in bits per second: 200M, 2.5G; Ethernet's header, preamble and gap count
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
@@ -63,7 +66,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "P", default_value = "0", value_parser = parse_probability)]
     drop: f64,
     /// Addresses that share one output queue, as hosts behind one uplink; each other address has its own
-    #[arg(long, value_name = "ADDR,…", value_delimiter = ',')]
+    #[arg(long, value_name = "ADDR,…", value_delimiter = ',', value_parser = parse_address)]
     share: Vec<IpAddr>,
     /// Seed of marks and losses
     #[arg(long, value_name = "N", default_value_t = 0)]

@@ -80,7 +80,7 @@ pub struct DeviceArgs {
     #[arg(long, value_parser = BackendParser)]
     backend: Option<Named>,
     /// Own address; without it and --dev, udp, shm and bridge take the first free of 127.0.0.2, 127.0.0.3, …
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = parse_address)]
     bind: Option<IpAddr>,
     /// Network interface, with all its addresses
     #[arg(short = 'd', long, value_name = "IFNAME")]
@@ -368,6 +368,11 @@ fn nth_after(first: IpAddr, n: u8) -> IpAddr {
         IpAddr::V4(v4) => IpAddr::V4(v4.to_bits().wrapping_add(u32::from(n)).into()),
         IpAddr::V6(v6) => IpAddr::V6(v6.to_bits().wrapping_add(u128::from(n)).into()),
     }
+}
+
+/// Reads an address.
+pub(crate) fn parse_address(text: &str) -> Result<IpAddr, &'static str> {
+    text.parse().map_err(|_| "write an IPv4 or IPv6 address, such as 10.0.0.7 or fd00::7")
 }
 
 fn parse_prefix(text: &str) -> Result<(IpAddr, u8), String> {

@@ -13,11 +13,11 @@ use crate::cmd::device::DeviceArgs;
 /// Command line of `ferroce devinfo`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    #[command(flatten)]
-    device: DeviceArgs,
     /// Print a JSON object
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    device: DeviceArgs,
 }
 
 pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<(), Failure> {
@@ -102,7 +102,7 @@ fn device_json(device: &Device) -> Value {
         "limits": limits,
         "profile": device.profile().name(),
         "gids": gids(table),
-        "qp_types": ["RC", "UC", "UD", "GSI"],
+        "qp_types": ["RC", "UC", "UD", "XRC", "GSI"],
     })
 }
 

@@ -12,9 +12,9 @@ use driver_shim::{
 use qp::{Access, AddressVector, Completion, QpType, RecvWr, SendWr, WcStatus};
 use wire::{Mtu, QKey, Qpn};
 
-use crate::cmd::Failure;
 use crate::cmd::device::DeviceArgs;
 use crate::cmd::interrupt::Interrupt;
+use crate::cmd::{Failure, counters};
 
 /// Command line of `ferroce pingpong`.
 #[derive(Debug, clap::Args)]
@@ -332,7 +332,7 @@ impl<'a> Game<'a> {
             {
                 return Err(Failure::Failed(format!(
                     "nothing has come for {SILENCE:?} after {} messages; has the other end ended, was it given \
-                     another -n, or is a message lost (-t uc and ud repeat none)?{}",
+                     another -t or -n, or is a message lost (-t uc and ud repeat none)?{}",
                     self.received,
                     self.dropped()
                 )));
@@ -392,10 +392,7 @@ impl<'a> Game<'a> {
 
     /// What this end has dropped, for whoever wonders why it failed.
     fn dropped(&self) -> String {
-        let drops = self.cq.device().drops();
-        let counts: Vec<String> =
-            drops.iter().filter(|(_, n)| *n > 0).map(|(reason, n)| format!("{reason} {n}")).collect();
-        if counts.is_empty() { String::new() } else { format!("; dropped here: {}", counts.join(", ")) }
+        counters::dropped(self.cq.device())
     }
 
     /// Sends on queue pair `index`, which then waits for that and for the answer.

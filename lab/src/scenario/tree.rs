@@ -95,7 +95,13 @@ pub(super) fn parse(text: &str, sets: &[String]) -> Result<(Source, Table), Scen
             Err((_, what)) if value.is_empty() || value.contains(['"', '\'', '[', '{', '#']) => {
                 return Err(wrong(what));
             }
-            Err(_) => read(&format!("{key}={:?}", value.trim()), at).map_err(|(_, what)| wrong(what))?,
+            Err(_) => {
+                let quoted = format!("{key}={:?}", value.trim());
+                source.text.truncate(at);
+                source.text.push_str(&quoted);
+                source.text.push('\n');
+                read(&quoted, at).map_err(|(_, what)| wrong(what))?
+            }
         };
         merge(&mut table, change).map_err(wrong)?;
     }

@@ -19,11 +19,11 @@ use plan::trials;
 /// Command line of `ferroce demo`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    #[command(flatten)]
-    device: DeviceArgs,
     /// Print the results as a JSON object
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    device: DeviceArgs,
 }
 
 /// The capture that is written where no other is named.

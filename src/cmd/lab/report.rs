@@ -61,7 +61,7 @@ fn figures(run: &Run, out: &mut dyn Write) -> io::Result<()> {
             .more
             .iter()
             .filter(|(key, _)| *key != "events")
-            .try_for_each(|(key, value)| writeln!(out, "  {key} {value:.6}"))
+            .try_for_each(|(key, value)| writeln!(out, "  {key} {}", number(*value)))
     };
     if run.flows.is_empty() {
         return further(out);
@@ -100,9 +100,26 @@ fn figures(run: &Run, out: &mut dyn Write) -> io::Result<()> {
     further(out)
 }
 
+/// A number with at most six decimals, and none that say nothing.
+fn number(value: f64) -> String {
+    let text = format!("{value:.6}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
 /// The most memory that this process has had, in KiB, where the system tells.
 pub(super) fn peak_memory() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     line.trim().strip_suffix("kB")?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_the_decimals_that_say_something() {
+        let shown = [0.0, 7829.0, 1_116_790.0, 1918.124, 0.006_668, 1e-9].map(number);
+        assert_eq!(shown, ["0", "7829", "1116790", "1918.124", "0.006668", "0"]);
+    }
 }

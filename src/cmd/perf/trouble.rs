@@ -4,6 +4,7 @@ use driver_shim::Device;
 use qp::{Completion, WcStatus};
 
 use crate::cmd::Failure;
+use crate::cmd::counters::dropped;
 
 /// A work request failed.
 pub(super) fn failed(device: &Device, wc: &Completion, messages: u64) -> Failure {
@@ -67,12 +68,4 @@ pub(super) fn lost(device: &Device, messages: u64) -> Failure {
          -c RC{}",
         dropped(device)
     ))
-}
-
-/// What this end has dropped, for whoever wonders why.
-fn dropped(device: &Device) -> String {
-    let drops = device.drops();
-    let counts: Vec<String> =
-        drops.iter().filter(|(_, n)| *n > 0).map(|(reason, n)| format!("{reason} {n}")).collect();
-    if counts.is_empty() { String::new() } else { format!("; dropped here: {}", counts.join(", ")) }
 }
