@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 
-use mio::{Poll, Token, Waker};
+use mio::{Poll, Registry, Token, Waker};
 use qp::{CqId, Nic};
 use wire::batch::{RxBurst, TxBatch};
 use wire::{Duration, Instant};
@@ -37,6 +37,9 @@ const ROUNDS: usize = 16;
 /// Batches that are sent before packets are received again: what a peer waits for, or has acknowledged, is not to wait
 /// for all there is to send.
 const BATCHES: usize = 4;
+/// How long a program that polls for completions sleeps at most while no packets come, where others compute on its core:
+/// what another thread of it brings about is not seen sooner.
+const DOZE: Duration = Duration::from_micros(500);
 /// Datagrams after which more are likely to wait. Where fewer came, looking again is left to the next pass.
 const MANY: usize = 8;
 
@@ -57,6 +60,8 @@ pub(crate) struct Engine {
     asleep: AtomicBool,
     stop: AtomicBool,
     waker: Arc<Waker>,
+    /// What the background thread's poll watches.
+    watched: Registry,
     /// The background thread stands here while a program drives the device.
     gate: (Mutex<()>, Condvar),
     notes: (Mutex<Notes>, Condvar),
@@ -102,6 +107,7 @@ impl Engine {
         let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
         backend.register(poll.registry(), PACKETS)?;
         backend.set_waker(Arc::clone(&waker));
+        let watched = poll.registry().try_clone()?;
         let mut tx = TxBatch::new();
         tx.clear();
         let io = Io { backend, rx: RxBurst::new(), tx, sent: 0, broken: None };
@@ -117,6 +123,7 @@ impl Engine {
             asleep: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             waker,
+            watched,
             gate: (Mutex::new(()), Condvar::new()),
             notes: (Mutex::new(Notes::default()), Condvar::new()),
         };
@@ -161,6 +168,12 @@ impl Engine {
         self.wanted.store(true, Ordering::SeqCst);
         match self.run_wanted(pass) {
             Ran::Work => self.patience.worked(),
+            Ran::Idle if matches!(pass, Pass::Poll(_)) => {
+                let doze = || {
+                    self.wait_for_packets(DOZE);
+                };
+                self.patience.idled_or_waits(|| self.now(), std::thread::yield_now, doze);
+            }
             Ran::Idle => self.patience.idled(|| self.now(), std::thread::yield_now),
             // Who has the path may be waiting for this core.
             Ran::Elsewhere => self.patience.stood_off(|| self.now(), || self.with_io(|_| ())),

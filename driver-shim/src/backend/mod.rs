@@ -24,6 +24,7 @@ mod loopback;
 mod owner;
 mod packet;
 mod raw;
+mod runs;
 mod shm;
 mod sockets;
 mod udp;

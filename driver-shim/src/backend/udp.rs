@@ -18,13 +18,14 @@ use mio::{Registry, Token, Waker};
 use qp::Lane;
 use socket2::{Protocol, SockAddr, Socket, Type};
 use wire::batch::{Caps, HeaderKnowledge, ID_BOUND, IpIdRule, RxBurst, TxBatch};
-use wire::{NetHeader, ROCE_V2_PORT, icrc};
+use wire::{Instant, NetHeader, ROCE_V2_PORT, icrc};
 
 use super::lanes::{HandOver, Lanes};
 use super::local::{
     CHARGE, CHARGE_IN_RUN, InFlight, Local, domain, receive_buffer, roce_port, send_buffer,
     send_to_groups_from,
 };
+use super::runs::Runs;
 use super::sockets::{self, Sockets};
 use super::{Backend, IoCounters, JoinError, OpenError, Places, filter, send_all, sent_as_one};
 use crate::interfaces::GidTable;
@@ -74,8 +75,8 @@ pub struct Udp {
     foreign_senders: bool,
     /// Rule that batches are made by; which of the two is decided when the device opens.
     id_rule: IpIdRule,
-    /// The kernel segments. Not any more where a path has refused; batches are then still made by the same rule.
-    offload: bool,
+    /// Where the kernel segments. Batches are made by the same rule where a path has refused.
+    runs: Runs,
     inbox: Inbox,
     places: Places,
     /// Bodies of a batch that is sent packet by packet though it was made for offload.
@@ -131,7 +132,7 @@ impl Udp {
                     let sockets = first.sockets.all().iter().map(same).collect::<Result<_, _>>()?;
                     let mut next = Self::over(sockets, first.table.clone(), config.foreign_senders);
                     // The kernel is the same.
-                    next.learn(first.offload);
+                    next.learn(first.runs.is_on());
                     next.lanes = Some(lane);
                     next
                 }
@@ -164,7 +165,7 @@ impl Udp {
             in_flight: InFlight::new(0, CHARGE, MAX_WINDOW),
             foreign_senders,
             id_rule: IpIdRule::Fixed0,
-            offload: false,
+            runs: Runs::new(false),
             inbox: Inbox::new(),
             places: Places::new(),
             resealed: Vec::new(),
@@ -176,7 +177,7 @@ impl Udp {
     /// Whether the kernel segments what is sent, and so what may be in flight.
     fn learn(&mut self, segments: bool) {
         let buffer = self.sockets.all().iter().map(|bound| bound.buffer).min().unwrap_or(0);
-        self.offload = segments;
+        self.runs = Runs::new(segments);
         (self.id_rule, self.in_flight) = if segments {
             (IpIdRule::Index, InFlight::new(buffer, CHARGE_IN_RUN, MAX_WINDOW))
         } else {
@@ -337,7 +338,7 @@ impl Backend for Udp {
         };
         let way = Way { from: bound.fd(), to: roce_port(net.dst(), bound.scope), control: ip_options(&net) };
         // A rest would begin with identification 0 again. There is one only after a refusal.
-        let as_one = self.offload && tx.len() > 1 && from == 0;
+        let as_one = tx.len() > 1 && from == 0 && self.runs.may_go_to(net.dst());
         if as_one && let Some(sent) = way.send_segments(tx)? {
             return Ok(sent);
         }
@@ -351,14 +352,17 @@ impl Backend for Udp {
         let sent = way.send_single(tx, bytes, from, lost)?;
         // Else it was the packets that could not be sent, one by one or together.
         if as_one && sent > 0 && *lost == lost_before {
-            tracing::warn!(dst = %net.dst(), "no segmentation offload on this way: sending packet by packet");
-            self.offload = false;
+            self.runs.on_refusal(net.dst());
         }
         Ok(sent)
     }
 
     fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         self.sockets.register(registry, token)
+    }
+
+    fn poll(&mut self, now: Instant) {
+        self.runs.poll(now);
     }
 
     fn set_waker(&mut self, waker: Arc<Waker>) {

@@ -71,19 +71,27 @@ const SOMEBODY_RAN: Duration = Duration::from_micros(2);
 /// gained by waiting for it sooner.
 const SOMEBODY_COMPUTED: Duration = Duration::from_micros(100);
 
+/// Waits for packets before a yield shows again whether others still compute: it costs a slice of theirs, and a wait
+/// about a sixth of one.
+const WAITS: u32 = 16;
+
 /// How long a caller that finds nothing to do keeps its core before it yields. Whoever is to send what it waits for
-/// may want the same core: then it waits for a short time only. Yields tell which it is.
+/// may want the same core: then it waits for a short time only. Yields tell which it is. Where others compute on the
+/// core, who can sleep until packets come does that instead: looking and yielding would use up its share of the core,
+/// and it would have to wait for its turn when they are there.
 #[derive(Debug)]
 pub(super) struct Patience {
     /// Passes without work, in a row.
     idle: AtomicU32,
     /// How many are borne.
     limit: AtomicU32,
+    /// Waits for packets that are to take the place of yields.
+    waits: AtomicU32,
 }
 
 impl Patience {
     pub(super) const fn new() -> Self {
-        Self { idle: AtomicU32::new(0), limit: AtomicU32::new(MOST) }
+        Self { idle: AtomicU32::new(0), limit: AtomicU32::new(MOST), waits: AtomicU32::new(0) }
     }
 
     /// A pass found work.
@@ -93,25 +101,50 @@ impl Patience {
 
     /// A pass found nothing: lets others have the core by `give_way` where that has gone on for long enough.
     pub(super) fn idled(&self, now: impl Fn() -> Instant, give_way: impl FnOnce()) {
-        self.bear(MOST, now, give_way);
+        if let Some(took) = self.bear(MOST, now, give_way) {
+            self.yielded(took);
+            let waits = if took > SOMEBODY_COMPUTED { WAITS } else { 0 };
+            self.waits.store(waits, Ordering::Relaxed);
+        }
+    }
+
+    /// As [`Patience::idled`], of a caller that can `wait` until packets come: does so where others compute.
+    pub(super) fn idled_or_waits(
+        &self,
+        now: impl Fn() -> Instant,
+        give_way: impl FnOnce(),
+        wait: impl FnOnce(),
+    ) {
+        let waits = self.waits.load(Ordering::Relaxed);
+        if waits == 0 {
+            self.idled(now, give_way);
+        } else if let Some(took) = self.bear(MOST, now, wait) {
+            self.worked();
+            // Where it cannot wait there is only to yield.
+            let left = if took > SOMEBODY_RAN { waits - 1 } else { 0 };
+            self.waits.store(left, Ordering::Relaxed);
+        }
     }
 
     /// Another has what a pass needs: waits for it by `give_way` where that has gone on for a moment. It may have lost
     /// the core to who asks.
     pub(super) fn stood_off(&self, now: impl Fn() -> Instant, give_way: impl FnOnce()) {
-        self.bear(MOST_FOR_OTHERS, now, give_way);
+        if let Some(took) = self.bear(MOST_FOR_OTHERS, now, give_way) {
+            self.yielded(took);
+        }
     }
 
-    fn bear(&self, most: u32, now: impl Fn() -> Instant, give_way: impl FnOnce()) {
+    /// How long it took to give way, where that was due.
+    fn bear(&self, most: u32, now: impl Fn() -> Instant, give_way: impl FnOnce()) -> Option<Duration> {
         let idle = self.idle.load(Ordering::Relaxed);
         if idle < self.limit.load(Ordering::Relaxed).min(most) {
             self.idle.store(idle + 1, Ordering::Relaxed);
             std::hint::spin_loop();
-            return;
+            return None;
         }
         let before = now();
         give_way();
-        self.yielded(now() - before);
+        Some(now() - before)
     }
 
     /// A yield took so long.
@@ -183,5 +216,40 @@ mod tests {
         assert_eq!(until, [0, 1, 1, 2, 4, 8, 16, 32, 0]);
         patience.worked();
         assert_eq!(passes_to_a_yield(&patience, nobody), MOST);
+    }
+
+    /// What takes the place of each of `count` rests, which take `yielding` and `waiting`: y for a yield, w for a wait.
+    fn rests(patience: &Patience, count: usize, yielding: Duration, waiting: Duration) -> String {
+        let clock = Cell::new(Instant::from_nanos(0));
+        let said = Cell::new(String::new());
+        let rest = |what: &str, took| {
+            said.set(said.take() + what);
+            clock.set(clock.get() + took);
+        };
+        loop {
+            let so_far = said.take();
+            if so_far.len() == count {
+                return so_far;
+            }
+            said.set(so_far);
+            patience.idled_or_waits(|| clock.get(), || rest("y", yielding), || rest("w", waiting));
+        }
+    }
+
+    #[test]
+    fn where_others_compute_who_can_sleep_until_packets_come_does_so() {
+        let [nobody, moment, slice] =
+            [Duration::from_nanos(600), Duration::from_micros(30), Duration::from_millis(3)];
+        let waits = "w".repeat(WAITS as usize);
+        let patience = Patience::new();
+        assert_eq!(rests(&patience, 3, nobody, moment), "yyy", "nobody wants the core");
+        assert_eq!(rests(&patience, 3, moment, moment), "yyy", "who answers within a moment is let run");
+        let patience = Patience::new();
+        let twice = format!("y{waits}y{waits}");
+        assert_eq!(rests(&patience, twice.len(), slice, moment), twice);
+        // The next yield shows that nobody computes any more.
+        assert_eq!(rests(&patience, 3, nobody, moment), "yyy");
+        let patience = Patience::new();
+        assert_eq!(rests(&patience, 5, slice, nobody), "ywywy", "waits that end at once are none");
     }
 }

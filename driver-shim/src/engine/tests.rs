@@ -212,6 +212,24 @@ fn the_thread_leaves_the_device_to_a_program_that_runs_passes_until_it_falls_sil
     }
 }
 
+#[test]
+fn a_program_that_waits_for_packets_is_woken_and_keeps_the_device() {
+    let bare = Bare::new();
+    let engine = &bare.engine;
+    let long = Duration::from_secs(10);
+    assert!(!engine.wait_for_packets(Duration::from_micros(100)), "nothing comes");
+    engine.wake();
+    let before = engine.now();
+    assert!(engine.wait_for_packets(long));
+    let now = engine.now();
+    assert!(now - before < long, "it was woken");
+    let watch = thread::Watch { silence: Duration::ZERO, seen: before.as_nanos() };
+    assert!(engine.time_at_gate(now, watch).is_some(), "it has said for how long it may be silent");
+    // Where there is no path there is nothing to wait for.
+    engine.with_io(|io| io.broken = Some("gone".into()));
+    assert!(!engine.wait_for_packets(long));
+}
+
 /// Whoever has the packet path may wait for the core of whoever polls for it.
 #[test]
 fn who_polls_in_vain_for_long_waits_for_who_has_the_packet_path() {

@@ -159,12 +159,27 @@ impl Engine {
         let result = match timeout {
             _ if !waits => Ok(()),
             Some(timeout) if timeout < PRECISELY => {
-                sys::wait_precisely(poll, timeout).and_then(|()| poll.poll(events, Some(StdDuration::ZERO)))
+                sys::wait_precisely(poll, timeout).and_then(|_| poll.poll(events, Some(StdDuration::ZERO)))
             }
             timeout => poll.poll(events, timeout),
         };
         self.asleep.store(false, Ordering::SeqCst);
         result.or_else(|error| if error.kind() == io::ErrorKind::Interrupted { Ok(()) } else { Err(error) })
+    }
+
+    /// Waits until packets come or a timer is due, for `limit` at most, in place of a program that finds nothing to do;
+    /// says whether packets came. They stay to be received.
+    pub(super) fn wait_for_packets(&self, limit: Duration) -> bool {
+        let now = self.now();
+        // It comes back by then: the thread is not to stand in for it.
+        self.note_driven(now + limit);
+        if !self.with_io(|io| io.broken.is_none() && io.backend.before_wait()) {
+            return false;
+        }
+        let until_timer = self.next_deadline().map(|due| due.since(now));
+        let wait = until_timer.map_or(limit, |wait| wait.min(limit));
+        // A wait that was interrupted has ended early, as one may.
+        sys::wait_precisely(&self.watched, wait.into()).unwrap_or(false)
     }
 
     fn next_deadline(&self) -> Option<Instant> {

@@ -7,7 +7,6 @@ use std::ptr;
 use std::time::Duration;
 
 use libc::{c_int, socklen_t};
-use mio::Poll;
 
 #[expect(clippy::cast_possible_truncation, reason = "the size of an int")]
 const INT_LEN: socklen_t = size_of::<c_int>() as socklen_t;
@@ -59,15 +58,16 @@ pub(crate) fn wait_readable(fd: BorrowedFd<'_>, limit: Duration) -> io::Result<b
     }
 }
 
-/// Waits until something that `poll` watches is ready or `limit` has passed. Polls count milliseconds; this does not.
-pub(crate) fn wait_precisely(poll: &Poll, limit: Duration) -> io::Result<()> {
+/// Waits until something that `poll` watches is ready or `limit` has passed, and says whether anything is, which stays to
+/// be fetched from the poll. Polls count milliseconds; this does not.
+pub(crate) fn wait_precisely(poll: &impl AsRawFd, limit: Duration) -> io::Result<bool> {
     let mut entry = libc::pollfd { fd: poll.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     let limit = libc::timespec {
         tv_sec: limit.as_secs().try_into().unwrap_or(libc::time_t::MAX),
         tv_nsec: limit.subsec_nanos().into(),
     };
     // SAFETY: one entry and one time, which live through the call; no signal mask.
-    check(unsafe { libc::ppoll(&raw mut entry, 1, &raw const limit, ptr::null()) }).map(drop)
+    check(unsafe { libc::ppoll(&raw mut entry, 1, &raw const limit, ptr::null()) }).map(|ready| ready > 0)
 }
 
 /// Lets waits of the calling thread end when they are to, rather than up to 50 microseconds later together with others'.

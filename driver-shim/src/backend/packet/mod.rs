@@ -19,6 +19,7 @@ use wire::{Instant, Mac, NetHeader, ParseError, ROCE_V2_PORT};
 use self::frame::{Frame, Head, OFFLOAD_LEN, SUPER_FRAME};
 use super::identity::{Identity, Neighbours, join_group, leave_group};
 use super::local::{CHARGE, CHARGE_IN_RUN, InFlight, receive_buffer, send_buffer};
+use super::runs::Runs;
 use super::{
     BURST, Backend, IoCounters, JoinError, OpenError, Places, Reachability, filter, send_all, sent_as_one,
 };
@@ -67,8 +68,8 @@ pub struct Packet {
     in_flight: InFlight,
     inbox: Inbox,
     places: Places,
-    /// The kernel takes super-frames; not any more where the interface has refused one.
-    offload: bool,
+    /// Where the kernel takes super-frames.
+    runs: Runs,
     neighbours: Table<Neighbours>,
     mac: Mac,
     /// Packets to the device itself, which no wire brings back.
@@ -120,7 +121,7 @@ impl Packet {
             in_flight: InFlight::new(buffer, if config.offload { CHARGE_IN_RUN } else { CHARGE }, MAX_WINDOW),
             inbox: Inbox::new(),
             places: Places::new(),
-            offload: config.offload,
+            runs: Runs::new(config.offload),
             neighbours: Table::new(identity.neighbours),
             looped: VecDeque::new(),
             waker: None,
@@ -290,18 +291,15 @@ impl Backend for Packet {
                 return Ok(taken);
             }
         };
-        if self.offload
-            && taken > 1
-            && let Some(sent) = self.send_run(tx, from, &net, dst)?
-        {
+        let as_one = taken > 1 && self.runs.may_go_to(net.dst());
+        if as_one && let Some(sent) = self.send_run(tx, from, &net, dst)? {
             return Ok(sent);
         }
         let lost = self.counters.tx_lost;
         let sent = self.send_single(tx, from, dst)?;
-        if self.offload && taken > 1 && sent > 0 && self.counters.tx_lost == lost {
-            // Else it was the packets that could not be sent, one by one or together.
-            tracing::warn!("the interface takes no super-frames: sending packet by packet from now on");
-            self.offload = false;
+        // Else it was the packets that could not be sent, one by one or together.
+        if as_one && sent > 0 && self.counters.tx_lost == lost {
+            self.runs.on_refusal(net.dst());
         }
         Ok(sent)
     }
@@ -341,6 +339,7 @@ impl Backend for Packet {
 
     fn poll(&mut self, now: Instant) {
         self.now = now;
+        self.runs.poll(now);
         if self.neighbours.poll(now) {
             self.send_pending();
         }

@@ -195,14 +195,14 @@ fn runs() {
     let long = batch(ip("10.88.7.1"), ip("10.88.7.2"), &a.caps(), 2, 4400);
     assert_eq!(a.send_batch(&long, 0).expect("takes"), 2);
     assert_eq!(a.counters(), IoCounters { tx_lost: 2, rx_lost: 0, ..IoCounters::default() });
-    assert!(a.offload);
+    assert!(a.runs.may_go_to(ip("10.88.7.2")));
     // The kernel takes the run apart.
     if namespace::features("veth0 tx-udp-segmentation off") {
         assert_eq!(frames_of_a_batch(&mut a, &mut b), 4);
     } else {
         println!("skipped: no ethtool that changes what veth can do");
     }
-    a.offload = false;
+    a.runs.on_refusal(ip("10.88.7.2"));
     assert_eq!(frames_of_a_batch(&mut a, &mut b), 4);
     assert_eq!(b.counters(), IoCounters::default());
 }

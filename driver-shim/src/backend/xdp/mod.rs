@@ -43,6 +43,8 @@ const KICK_BUDGET: i32 = 256;
 
 /// When to kick again what the kernel did not take.
 const KICK_AGAIN: Duration = Duration::from_micros(100);
+/// The same while the interface is down, where each wait is twice as long as the one before.
+const KICK_AGAIN_AT_LAST: Duration = Duration::from_millis(100);
 
 /// `XDP_MAX_TX_SKB_BUDGET`, of Linux 6.18.
 const MAX_TX_SKB_BUDGET: i32 = 9;
@@ -80,6 +82,8 @@ pub struct Xdp {
     groups: Vec<IpAddr>,
     /// The kernel has not taken all of the send ring.
     unsent: bool,
+    /// How long to wait then.
+    kick_again: Duration,
     /// The interface was down when it was last heard of.
     down: bool,
     now: Instant,
@@ -146,6 +150,7 @@ impl Xdp {
             interface: interface.index,
             groups: Vec::new(),
             unsent: false,
+            kick_again: KICK_AGAIN,
             down: false,
             now: Instant::ZERO,
             counters: IoCounters::default(),
@@ -301,6 +306,10 @@ impl Backend for Xdp {
                 // What has left makes room, and what waits in the ring leaves.
                 self.kick()?;
                 if !self.push(dst, &net, body)? {
+                    if self.down {
+                        self.counters.tx_lost += (all - taken) as u64;
+                        return Ok(all);
+                    }
                     break;
                 }
             }
@@ -325,6 +334,7 @@ impl Backend for Xdp {
                     // It may come up again.
                     Some(libc::ENETDOWN) => {
                         self.down = true;
+                        self.kick_again = KICK_AGAIN_AT_LAST.min(self.kick_again + self.kick_again);
                         break;
                     }
                     _ => match SendFailure::of(error) {
@@ -334,6 +344,7 @@ impl Backend for Xdp {
                 }
             } else {
                 self.down = false;
+                self.kick_again = KICK_AGAIN;
             }
         }
         self.rings.reap()?;
@@ -381,7 +392,7 @@ impl Backend for Xdp {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        let kick = self.unsent.then(|| self.now + KICK_AGAIN);
+        let kick = self.unsent.then(|| self.now + self.kick_again);
         self.neighbours.poll_timeout().into_iter().chain(kick).min()
     }
 

@@ -266,6 +266,51 @@ fn packets_to_groups_reach_members_only() {
     namespace::run_privileged("backend::xdp::tests::packets_to_groups_reach_members_only", groups);
 }
 
+fn a_link_that_is_down() {
+    let Some(mut a) = open(0, &["10.66.9.1"], None) else { return };
+    let mut b = open(1, &["10.66.9.2"], None).expect("as the first");
+    let way = (ip("10.66.9.1"), ip("10.66.9.2"));
+    let hello = batch(way.0, way.1, &a.caps(), 1, 64);
+    assert_same(&transfer(&mut a, &mut b, &hello), &hello);
+    namespace::ip("link set veth0 down");
+    let tx = batch(way.0, way.1, &a.caps(), 64, 64);
+    let mut taken = 0;
+    while a.counters().tx_lost == 0 {
+        assert_eq!(a.send_batch(&tx, 0).expect("takes"), 64, "there is no room that others could wait for");
+        a.kick().expect("that is no error for good");
+        taken += 64;
+        assert!(taken < 10_000, "nothing is lost");
+    }
+    assert!(!a.link_is_up() && a.unsent);
+    // Whoever waits for it waits ever longer.
+    let waits = [(); 16].map(|()| {
+        a.kick().expect("kicks");
+        a.kick_again
+    });
+    assert!(waits.is_sorted());
+    assert_eq!(waits[15], KICK_AGAIN_AT_LAST);
+    assert!(a.poll_timeout().is_some_and(|due| due > a.now));
+    let kept = taken - usize::try_from(a.counters().tx_lost).expect("few");
+    namespace::ip("link set veth0 up");
+    namespace::wait_for_links(1 + ENDS.len());
+    let (mut rx, mut idle) = (RxBurst::new(), 0);
+    while rx.len() < kept {
+        a.kick().expect("kicks");
+        idle = if b.recv_burst(&mut rx).expect("receives") > 0 { 0 } else { idle + 1 };
+        assert!(idle < 1_000_000, "only {} of {kept} arrive", rx.len());
+    }
+    assert!(a.link_is_up() && !a.unsent);
+    assert_eq!(a.kick_again, KICK_AGAIN);
+}
+
+#[test]
+fn a_link_that_is_down_is_asked_for_ever_less_often_and_what_finds_no_room_is_lost() {
+    namespace::run_privileged(
+        "backend::xdp::tests::a_link_that_is_down_is_asked_for_ever_less_often_and_what_finds_no_room_is_lost",
+        a_link_that_is_down,
+    );
+}
+
 fn conflicts() {
     let Some(first) = open(0, &["10.66.6.1"], None) else { return };
     let error = Xdp::open(&config(0, &["10.66.6.3"], None)).expect_err("the queue is taken");
