@@ -256,6 +256,14 @@ impl Engines {
         }
     }
 
+    /// Whether a request is sent again so that it asks for an ACK.
+    pub(crate) fn asks_for_what_was_put_off(&mut self) -> bool {
+        match self {
+            Self::Rc(requester, _) | Self::XrcIni(requester) => requester.asks_for_what_was_put_off(),
+            Self::Uc(..) | Self::Ud(..) | Self::XrcTgt(_) => false,
+        }
+    }
+
     /// Writes the request that was announced; false where its memory has gone.
     pub(crate) fn write_send(&mut self, ctx: &mut Ctx<'_>, body: &mut [u8]) -> bool {
         match self {

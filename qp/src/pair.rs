@@ -303,6 +303,7 @@ fn params(qpn: Qpn, init: &QpInit, attr: &QpAttr, config: &NicConfig) -> RcParam
         timeout: attr.timeout,
         retry_cnt: attr.retry_cnt,
         rnr_retry: attr.rnr_retry,
+        max_send_wr: init.cap.max_send_wr,
         window: config.caps.window.min(config.caps.credit).clamp(1, MAX_WINDOW),
         qkey: if init.qp_type == QpType::Gsi { GSI_QKEY } else { attr.qkey },
         sq_psn: attr.sq_psn,

@@ -234,6 +234,7 @@ pub(crate) fn params() -> RcParams {
         timeout: 8,
         retry_cnt: 3,
         rnr_retry: 2,
+        max_send_wr: 64,
         window: 16,
         qkey: wire::QKey::new(0x1234),
         sq_psn: Psn::new(10),

@@ -36,6 +36,8 @@ pub struct RcParams {
     pub retry_cnt: u8,
     /// How often a request is sent again after an RNR NAK; 7 is for ever.
     pub rnr_retry: u8,
+    /// Work requests that the send queue holds.
+    pub max_send_wr: u32,
     /// Packets in flight at most, requests or READ responses: what the receiver's buffer holds.
     pub window: u32,
     /// Queue key, of datagrams.

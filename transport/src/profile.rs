@@ -82,6 +82,8 @@ pub struct Behaviour {
     pub ack_req_every: Option<u32>,
     /// A SEND or WRITE asks for no ACK with its last packet where another one follows at once.
     pub ack_req_when_idle: bool,
+    /// A SEND or WRITE asks for an ACK even where it is not signalled; otherwise some may be left out (rule R-REQ-49).
+    pub ack_req_if_unsignaled: bool,
     /// Whatever is sent again asks for an ACK.
     pub ack_req_on_repeats: bool,
     /// One ACK may answer several packets that ask (rule R-RSP-26).
@@ -114,6 +116,7 @@ impl Behaviour {
         datagram_port_of_qpn: false,
         ack_req_every: None,
         ack_req_when_idle: false,
+        ack_req_if_unsignaled: false,
         ack_req_on_repeats: true,
         coalesces_acks: true,
         goes_on_with_reads: false,
@@ -131,6 +134,7 @@ impl Behaviour {
         migreq: false,
         datagram_port_of_qpn: true,
         ack_req_every: Some(66),
+        ack_req_if_unsignaled: true,
         ack_req_on_repeats: false,
         coalesces_acks: false,
         goes_on_with_reads: true,

@@ -4,11 +4,14 @@
 //! the newest ever sent. `snd` is behind `high` while packets are being sent again. Answers are handled in
 //! [`crate::completer`], which moves `una`.
 
+mod asking;
+
 use std::collections::VecDeque;
 
 use wire::opcode::Operation;
 use wire::{Instant, Psn};
 
+use self::asking::Asking;
 use crate::completion::{Completion, WcStatus};
 use crate::local::LocalOp;
 use crate::params::RcParams;
@@ -40,7 +43,7 @@ pub struct Requester {
     silent: bool,
     /// `una` is being sent again because an answer said so; more such answers change nothing (rule R-CMP-25).
     pub(crate) recovering: bool,
-    since_ack_req: u32,
+    asking: Asking,
     /// The packet written last is of a SEND or WRITE and was sent for the first time.
     is_new_message: bool,
     /// The request with this index cannot be carried out; it fails once all before it are done.
@@ -78,7 +81,7 @@ impl Requester {
             rnr_until: None,
             silent: false,
             recovering: false,
-            since_ack_req: 0,
+            asking: Asking::default(),
             is_new_message: false,
             local_error: None,
             draining: false,
@@ -151,18 +154,12 @@ impl Requester {
         self.silent && self.in_flight() > 0
     }
 
-    /// The packet written last is to ask for an ACK after all, since what is in flight keeps others from sending; false
-    /// where one that asks will be answered for all of it.
-    pub fn asks_again(&mut self) -> bool {
-        self.in_flight() > 0 && core::mem::take(&mut self.since_ack_req) > 0
-    }
-
     /// One past the PSN of the packet written last, where it is a SEND or WRITE that was sent for the first time and asks
     /// for an ACK: the time until that is a round trip.
     #[must_use]
     pub fn asked(&self) -> Option<Psn> {
         let is_out = !self.is_repeating() && self.in_flight() > 0;
-        (is_out && self.is_new_message && self.since_ack_req == 0).then_some(self.snd)
+        (is_out && self.is_new_message && self.asking.has_asked()).then_some(self.snd)
     }
 
     /// Whether packets are being sent again.
@@ -188,6 +185,7 @@ impl Requester {
         self.una = self.high;
         self.snd = self.high;
         self.end_wait();
+        self.asking.forget();
         self.rnr_until = None;
         self.local_error = None;
     }
@@ -207,7 +205,12 @@ impl Requester {
             let (psns, op) = self.sq.get(self.cur).map(|wqe| (wqe.psns, wqe.op))?;
             match (psns, op) {
                 (Some(_), _) => break,
-                (None, SendOp::Local(op)) if !self.run_local(ctx, &op) => return None,
+                // What it waits for may be what nobody has asked for.
+                (None, SendOp::Local(op)) if !self.run_local(ctx, &op) => {
+                    if !self.asks_for_what_was_put_off() {
+                        return None;
+                    }
+                }
                 (None, SendOp::Local(_)) => {}
                 (None, _) if !self.start(ctx) => return None,
                 (None, _) => break,
@@ -240,38 +243,16 @@ impl Requester {
             self.fail_in_order(ctx, WcStatus::LocProtErr);
             return false;
         }
-        self.since_ack_req = if ack_req { 0 } else { self.since_ack_req + 1 };
+        self.asking.on_sent(ctx.now, ack_req, next.last);
         self.is_new_message = is_new_message;
         self.advance(ctx, next.span, next.opens_read);
         true
     }
 
-    /// Rule R-REQ-11: the last packet of a message asks for an ACK, and so does one now and then in a long
-    /// message, one that closes the window, and one that is sent again. Profiles leave some of it out.
-    fn asks_for_ack(&self, ctx: &Ctx<'_>, next: &NextPacket) -> bool {
-        let (params, behaviour) = (ctx.params, ctx.params.behaviour);
-        let every = behaviour.ack_req_every.unwrap_or(ack_req_every(params.window)).max(1);
-        let repeated = self.snd != self.high;
-        let in_flight = self.in_flight() + next.span;
-        next.last && !(behaviour.ack_req_when_idle && self.is_followed(ctx))
-            || repeated && behaviour.ack_req_on_repeats
-            || in_flight >= params.window
-            || self.since_ack_req + 1 >= every
-    }
-
-    /// Whether the request at `cur` and the one behind it are SENDs or WRITEs, and nothing keeps the latter
-    /// from leaving next: then the ACK that it asks for answers for both.
-    fn is_followed(&self, ctx: &Ctx<'_>) -> bool {
-        let messages = |index: usize| self.sq.get(index).filter(|wqe| wqe.op.segments().is_some());
-        let (Some(_), Some(next)) = (messages(self.cur), messages(self.cur + 1)) else { return false };
-        let free = !self.draining && !next.flags.contains(SendFlags::FENCE);
-        free && next.is_readable(ctx.memory, ctx.params.pd)
-    }
-
     /// When [`Requester::handle_timeout`] has to be called.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.rnr_until.or(self.ack_deadline)
+        self.rnr_until.or_else(|| self.ack_deadline.into_iter().chain(self.asking.due()).min())
     }
 
     /// Carries out what is due.
@@ -291,6 +272,8 @@ impl Requester {
                 self.silent = true;
                 self.retry(ctx, Cause::Timeout);
             }
+        } else if self.asking.due().is_some_and(|due| due <= ctx.now) {
+            self.ask_in_time(ctx.now);
         }
     }
 
@@ -332,6 +315,10 @@ impl Requester {
             return false;
         }
         self.sq[self.cur].psns = Some((self.high, 0));
+        if self.cur > 0 && self.sq[self.cur].flags.contains(SendFlags::SIGNALED) {
+            // Somebody waits for what is before it.
+            self.asks_for_what_was_put_off();
+        }
         self.complete_local(ctx);
         true
     }
@@ -430,7 +417,9 @@ impl Requester {
         self.reload_retries(ctx.params);
         self.recovering = false;
         self.end_wait();
-        if self.snd != self.una && self.rnr_until.is_none() {
+        if self.snd == self.una {
+            self.asking.forget();
+        } else if self.rnr_until.is_none() {
             self.arm(ctx);
         }
     }
@@ -560,15 +549,6 @@ impl Requester {
         true
     }
 }
-
-/// Packets of a long message of which one asks for an ACK: a quarter of the window, but where that is little as many as
-/// a batch of segmentation offload holds, so that what an ACK lets go makes a full batch.
-fn ack_req_every(window: u32) -> u32 {
-    (window / 4).max((window / 2).min(BATCH))
-}
-
-/// Packets of 4 KiB that segmentation offload sends at once.
-const BATCH: u32 = 15;
 
 /// Index one past the last PSN that one READ request from PSN `index` on asks for, of `n` in all.
 ///

@@ -83,7 +83,7 @@ class Ferroce:
             count //= 10
         # With one send open at a time, as is the default, a message would also wait for the ACK of the one before, which
         # no other tool here has.
-        more = ("-t", "16") if tool == "send-lat" else ()
+        more = ("-t", "128") if tool == "send-lat" else ()
         options = ["-p", port, "-s", str(size), "-n", str(max(count, 5)), "-F", *more]
         if kind == "bw":
             options += ["-q", str(qps), "--report_gbits"]

@@ -135,17 +135,21 @@ impl Sending<'_> {
         batch: &mut TxBatch,
     ) -> Filled {
         let mut last_is_ours = false;
-        while let Some(len) = self.engines.prepare_send(ctx, net, lane) {
+        let ended = loop {
+            let Some(len) = self.engines.prepare_send(ctx, net, lane) else { break Filled::All };
             let scarce = self.share.is_scarce(self.engines.in_flight());
-            let ended = if scarce && self.engines.is_in_doubt() {
+            if scarce && self.engines.is_in_doubt() {
                 // Rule R-REQ-48: it asks with one packet whether its peer is there, until that answers or time is up.
-                Filled::All
+                break Filled::All;
             } else if !self.share.allows(self.engines.in_flight(), self.engines.next_span()) {
-                Filled::NoCredit
+                // Rule R-REQ-49: it holds credit that nobody has been asked to give back.
+                if last_is_ours || !self.engines.asks_for_what_was_put_off() {
+                    break Filled::NoCredit;
+                }
             } else if !self.budget.allows() {
-                Filled::All
+                break Filled::All;
             } else if !batch.accepts(len, caps) {
-                Filled::Full
+                break Filled::Full;
             } else {
                 last_is_ours = self.engines.write_send(ctx, batch.push(len));
                 if last_is_ours {
@@ -153,16 +157,15 @@ impl Sending<'_> {
                 } else {
                     batch.cancel_last();
                 }
-                continue;
-            };
-            // Rule R-REQ-48: where little is left for others, an ACK is to come soon for what is in flight. Rule
-            // R-CNP-10: where the rate is low, one comes before the timeout does.
-            if last_is_ours && (scarce || self.budget.asks) && self.engines.asks_again() {
-                ask_for_ack(batch);
             }
-            return ended;
+        };
+        // Rule R-REQ-48: where little is left for others, an ACK is to come soon for what is in flight. Rule R-CNP-10: where
+        // the rate is low, one comes before the timeout does.
+        let soon = self.budget.asks || self.share.is_scarce(self.engines.in_flight());
+        if last_is_ours && soon && self.engines.asks_again() {
+            ask_for_ack(batch);
         }
-        Filled::All
+        ended
     }
 }
 

@@ -25,6 +25,8 @@ pub(super) struct Run<'a, 'b> {
     session: &'a Session<'b>,
     size: u32,
     iters: u64,
+    /// Messages of which one is told of when it completes.
+    cq_mod: u64,
     until: Option<Instant>,
     times: Vec<Instant>,
     /// Sends that have completed, and receives.
@@ -43,10 +45,14 @@ impl<'a, 'b> Run<'a, 'b> {
     pub(super) fn new(session: &'a Session<'b>, size: u32) -> Self {
         let args = session.args;
         let iters = args.duration.map_or(u64::from(args.iters(session.tool)), |_| u64::MAX);
+        // READs and atomics are waited for one by one.
+        let is_one_way = matches!(session.tool.verb, Verb::Send | Verb::Write);
+        let cq_mod = if is_one_way { args.cq_mod(session.tool, size).into() } else { 1 };
         Self {
             session,
             size,
             iters,
+            cq_mod,
             until: None,
             times: Vec::new(),
             completed: 0,
@@ -159,7 +165,9 @@ impl<'a, 'b> Run<'a, 'b> {
         while number - self.completed >= u64::from(session.args.tx_depth(session.tool)) {
             self.poll()?;
         }
-        let wr = session.message(0, number, self.size, number)?.signaled();
+        let wr = session.message(0, number, self.size, number)?;
+        let signals = (number + 1).is_multiple_of(self.cq_mod) || number + 1 == self.iters;
+        let wr = if signals { wr.signaled() } else { wr };
         self.times.push(now());
         self.progress.at(number);
         session.pairs[0].qp.post_send(wr).map_err(|error| Failure::Failed(error.to_string()))
@@ -191,7 +199,7 @@ impl<'a, 'b> Run<'a, 'b> {
                 self.received += 1;
                 session.on_receive(0);
             } else {
-                self.completed += 1;
+                self.completed = wc.wr_id.value() + 1;
             }
         }
         if self.completions.is_empty() {
@@ -225,6 +233,6 @@ impl<'a, 'b> Run<'a, 'b> {
         if session.args.connection != Connection::Rc && self.until.is_none() && self.stall.is_stuck() {
             return Err(trouble::lost(&session.device, messages));
         }
-        self.stall.check(session, messages, self.completed == messages)
+        self.stall.check(session, messages, messages - self.completed < self.cq_mod)
     }
 }

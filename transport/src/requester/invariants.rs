@@ -53,6 +53,9 @@ impl Requester {
         assert_eq!(self.open_reads, open);
         assert!(open.len() <= usize::from(params.max_rd_atomic));
 
+        // What was put off is asked for (rule R-REQ-49).
+        assert!(self.asking.due().is_none() || self.poll_timeout().is_some());
+
         // A timer runs while something waits for an answer.
         assert!(snd == una || self.rnr_until.is_some() || self.ack_deadline.is_some());
         assert!(self.retry_left <= params.retry_cnt && self.rnr_left <= params.rnr_retry);

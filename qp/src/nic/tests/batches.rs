@@ -136,7 +136,7 @@ fn an_acknowledgement_shares_the_batch_of_what_was_just_posted_or_waits_for_that
         let answering = Host::on(of_b, 2, |_| {});
         let (mut a, mut b) = join(Host::new(1), answering, |_| {});
         b.recv(RecvWr::new(1, &[]));
-        a.send(SendWr::send(1, &[]));
+        a.send(SendWr::send(1, &[]).signaled());
         b.take(&a.transmit());
         for id in 0..posted {
             b.send(SendWr::send(id, &[b.sge(0, 64)]));

@@ -47,7 +47,7 @@ fn is_cnp(packet: &PacketRepr) -> bool {
 }
 
 fn write(a: &mut Host, b: &Host, length: u32) {
-    let wr = SendWr::write(1, &[a.sge(0, length)], b.va(0), b.mr.rkey);
+    let wr = SendWr::write(1, &[a.sge(0, length)], b.va(0), b.mr.rkey).signaled();
     a.send(wr);
 }
 

@@ -161,3 +161,54 @@ fn a_dead_peer_does_not_keep_the_credit() {
     let done: Vec<_> = a.sends_done().iter().map(|wc| (wc.qp_num, wc.status)).collect();
     assert_eq!(done, [(qpns[1], WcStatus::Success); 10]);
 }
+
+fn post_unsignaled(host: &mut Host, qpn: Qpn, to: &Host, len: u32) {
+    let wr = SendWr::write(9, &[host.sge(0, len)], to.va(0), to.mr.rkey);
+    host.nic.post_send(NOW, qpn, wr).unwrap();
+}
+
+/// Rule R-REQ-49: who finds no credit asks for what it holds itself, and has not asked for.
+#[test]
+fn what_was_put_off_is_asked_for_where_credit_runs_out() {
+    let (mut a, mut b, qpns) = hosts(8);
+    for _ in 0..3 {
+        post_unsignaled(&mut a, qpns[0], &b, 64);
+        assert!(step(NOW, &mut a, &mut b));
+    }
+    assert!(!step(NOW, &mut b, &mut a), "nothing was asked for");
+    let wr = SendWr::write(1, &[a.sge(0, 5 * 4096)], b.va(0), b.mr.rkey);
+    post(&mut a, qpns[1], wr);
+    let others = a.transmit();
+    assert_eq!((others.len(), a.nic.in_flight()), (5, 8));
+    post_unsignaled(&mut a, qpns[0], &b, 64);
+    let [asks] = a.transmit().try_into().unwrap();
+    assert_eq!((asks.bth.psn(), asks.bth.ack_req()), (Psn::new(2), true));
+    b.take(&[asks]);
+    b.take(&others);
+    while step(NOW, &mut b, &mut a) | step(NOW, &mut a, &mut b) {}
+    let last = a.nic.poll_timeout().unwrap();
+    a.nic.handle_timeout(last);
+    while step(last, &mut a, &mut b) | step(last, &mut b, &mut a) {}
+    assert_eq!((a.nic.in_flight(), a.sends_done().len()), (0, 1));
+    assert_eq!(a.nic.counters().local_ack_timeout_err, 0);
+}
+
+/// Rules R-REQ-48 and R-REQ-49.
+#[test]
+fn many_queue_pairs_that_are_told_of_nothing_need_no_timeout() {
+    let (mut a, mut b, qpns) = hosts(32);
+    let mut now = NOW;
+    for (round, many) in [(0, 1), (1, 20), (2, 3)] {
+        for qpn in &qpns[round..] {
+            (0..many).for_each(|_| post_unsignaled(&mut a, *qpn, &b, 64));
+        }
+        while step(now, &mut a, &mut b) | step(now, &mut b, &mut a) {}
+    }
+    while a.nic.in_flight() > 0 {
+        now = a.nic.poll_timeout().unwrap();
+        a.nic.handle_timeout(now);
+        while step(now, &mut a, &mut b) | step(now, &mut b, &mut a) {}
+    }
+    assert!(now.since(NOW) <= Duration::from_millis(2), "{:?}", now.since(NOW));
+    assert_eq!(a.nic.counters().local_ack_timeout_err, 0);
+}

@@ -385,7 +385,7 @@ fn a_new_retry_count_holds_for_what_an_initiator_has_begun() {
 fn each_has_one_half_only() {
     let (mut a, mut b, to) = one();
     to.post(&mut b, 1, 64);
-    a.send(SendWr::send(0, &[a.sge(0, 8)]).for_srq(to.srqn));
+    a.send(SendWr::send(0, &[a.sge(0, 8)]).for_srq(to.srqn).signaled());
     let mut request = a.transmit();
     b.take(&request);
     let mut answer = b.transmit();
