@@ -62,7 +62,7 @@ fn silence_is_followed_by_one_question_for_all() {
     assert!(psns(&mut end).is_empty());
     end.wait(Duration::from_micros(1));
     assert_eq!(psns(&mut end), [(12, true)]);
-    let counters = end.out.counters.clone();
+    let counters = end.out.counters;
     assert_eq!((counters.local_ack_timeout_err, end.requester.retries_left()), (0, end.params.retry_cnt));
     // It asks once; what follows is the ACK timeout's, which began with the first packet.
     assert_eq!(end.requester.poll_timeout(), end.params.ack_timeout().map(|wait| Instant::ZERO + wait));
