@@ -208,8 +208,7 @@ impl PreparedQp {
     /// As [`QueuePair::modify`].
     pub fn init(&self, access: Access) -> Result<(), ConnectError> {
         let attr = QpAttr { state: QpState::Init, access, ..QpAttr::default() };
-        let mask = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
-        self.qp.modify(&attr, mask)
+        self.step(&attr)
     }
 
     /// Takes a queue pair of datagrams, whose receives need 40 bytes in front for the network header, through INIT and
@@ -220,15 +219,10 @@ impl PreparedQp {
     /// As [`QueuePair::modify`].
     pub fn activate(self, qkey: QKey) -> Result<QueuePair, ConnectError> {
         let mut attr = QpAttr { state: QpState::Init, qkey, sq_psn: self.psn, ..QpAttr::default() };
-        let mut to_init = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::QKEY;
-        if self.qp_type != QpType::Gsi {
-            to_init |= AttrMask::PORT;
+        for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+            attr.state = state;
+            self.step(&attr)?;
         }
-        self.qp.modify(&attr, to_init)?;
-        attr.state = QpState::Rtr;
-        self.qp.modify(&attr, AttrMask::STATE)?;
-        attr.state = QpState::Rts;
-        self.qp.modify(&attr, AttrMask::STATE | AttrMask::SQ_PSN)?;
         Ok(self.qp)
     }
 
@@ -265,28 +259,20 @@ impl PreparedQp {
             min_rnr_timer: options.min_rnr_timer,
             ..QpAttr::default()
         };
-        let mut to_rtr =
-            AttrMask::STATE | AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
-        // Rule R-QPS-25: an XRC queue pair takes what its half of a reliable connection does.
-        if matches!(self.qp_type, QpType::Rc | QpType::XrcTgt) {
-            to_rtr |= AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER;
-        }
-        self.qp.modify(&attr, to_rtr)?;
+        self.step(&attr)?;
         attr.state = QpState::Rts;
         attr.sq_psn = self.psn;
         attr.timeout = options.timeout;
         attr.retry_cnt = options.retry_cnt;
         attr.rnr_retry = options.rnr_retry;
         attr.max_rd_atomic = options.max_rd_atomic;
-        let mut to_rts = AttrMask::STATE | AttrMask::SQ_PSN;
-        if self.qp_type != QpType::Uc {
-            to_rts |= AttrMask::TIMEOUT;
-        }
-        if matches!(self.qp_type, QpType::Rc | QpType::XrcIni) {
-            to_rts |= AttrMask::RETRY_CNT | AttrMask::RNR_RETRY | AttrMask::MAX_QP_RD_ATOMIC;
-        }
-        self.qp.modify(&attr, to_rts)?;
+        self.step(&attr)?;
         Ok(self.qp)
+    }
+
+    /// To `attr.state`, with those of the attributes that the step needs.
+    fn step(&self, attr: &QpAttr) -> Result<(), ConnectError> {
+        self.qp.modify(attr, AttrMask::to_enter(self.qp_type, attr.state))
     }
 
     /// The queue pair itself, to be taken through its states by hand.

@@ -174,29 +174,9 @@ impl Host {
             rnr_retry: 7,
             ..QpAttr::default()
         };
-        let init = AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
-        let rtr = AttrMask::AV
-            | AttrMask::PATH_MTU
-            | AttrMask::DEST_QPN
-            | AttrMask::RQ_PSN
-            | AttrMask::MAX_DEST_RD_ATOMIC
-            | AttrMask::MIN_RNR_TIMER;
-        let rts = AttrMask::TIMEOUT
-            | AttrMask::RETRY_CNT
-            | AttrMask::RNR_RETRY
-            | AttrMask::SQ_PSN
-            | AttrMask::MAX_QP_RD_ATOMIC;
-        let reliable = AttrMask::MAX_DEST_RD_ATOMIC
-            | AttrMask::MIN_RNR_TIMER
-            | AttrMask::TIMEOUT
-            | AttrMask::RETRY_CNT
-            | AttrMask::RNR_RETRY
-            | AttrMask::MAX_QP_RD_ATOMIC;
-        let without = if setup.qp_type == QpType::Uc { reliable } else { AttrMask::empty() };
-        for (state, mask) in [(QpState::Init, init), (QpState::Rtr, rtr), (QpState::Rts, rts)] {
-            let mask = mask - without;
-            let attr = QpAttr { state, ..attr };
-            self.nic.modify_qp(Instant::ZERO, qpn, &attr, mask | AttrMask::STATE)?;
+        for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+            let mask = AttrMask::to_enter(setup.qp_type, state);
+            self.nic.modify_qp(Instant::ZERO, qpn, &QpAttr { state, ..attr }, mask)?;
         }
         Ok(())
     }

@@ -71,18 +71,9 @@ impl End {
             rnr_retry: 7,
             ..QpAttr::default()
         };
-        let mut rtr = AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
-        let mut rts = AttrMask::SQ_PSN | AttrMask::TIMEOUT;
-        if qp_type != QpType::XrcIni {
-            rtr |= AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER;
-        }
-        if qp_type != QpType::XrcTgt {
-            rts |= AttrMask::RETRY_CNT | AttrMask::RNR_RETRY | AttrMask::MAX_QP_RD_ATOMIC;
-        }
-        let init = AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
-        for (state, mask) in [(QpState::Init, init), (QpState::Rtr, rtr), (QpState::Rts, rts)] {
+        for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
             attr.state = state;
-            self.nic.modify_qp(Instant::ZERO, qpn, &attr, mask | AttrMask::STATE).unwrap();
+            self.nic.modify_qp(Instant::ZERO, qpn, &attr, AttrMask::to_enter(qp_type, state)).unwrap();
         }
     }
 

@@ -28,22 +28,6 @@ pub(crate) const CAPS: Caps = Caps {
 pub(crate) const ALL: Access =
     Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
 
-pub(crate) const TO_INIT: AttrMask =
-    AttrMask::STATE.union(AttrMask::PKEY_INDEX).union(AttrMask::PORT).union(AttrMask::ACCESS_FLAGS);
-pub(crate) const TO_RTR: AttrMask = AttrMask::STATE
-    .union(AttrMask::AV)
-    .union(AttrMask::PATH_MTU)
-    .union(AttrMask::DEST_QPN)
-    .union(AttrMask::RQ_PSN)
-    .union(AttrMask::MAX_DEST_RD_ATOMIC)
-    .union(AttrMask::MIN_RNR_TIMER);
-pub(crate) const TO_RTS: AttrMask = AttrMask::STATE
-    .union(AttrMask::SQ_PSN)
-    .union(AttrMask::TIMEOUT)
-    .union(AttrMask::RETRY_CNT)
-    .union(AttrMask::RNR_RETRY)
-    .union(AttrMask::MAX_QP_RD_ATOMIC);
-
 /// Of the NIC of host `number`.
 pub(crate) fn config(number: u8) -> NicConfig {
     NicConfig::new(
@@ -123,9 +107,9 @@ impl Host {
 
     /// From RESET to `state`, through those between.
     pub(crate) fn bring(&mut self, state: QpState, attr: &QpAttr) {
-        for (to, mask) in [(QpState::Init, TO_INIT), (QpState::Rtr, TO_RTR), (QpState::Rts, TO_RTS)] {
+        for to in [QpState::Init, QpState::Rtr, QpState::Rts] {
             if to.number() <= state.number() {
-                self.modify(to, attr, mask);
+                self.modify(to, attr, AttrMask::to_enter(self.init.qp_type, to));
             }
         }
     }

@@ -47,37 +47,25 @@ fn end(host: u8) -> End {
 
 fn connect(a: &mut End, b: &End, psn: (u32, u32)) {
     let now = Instant::ZERO;
-    let mut attr = QpAttr { state: QpState::Init, access: ALL, ..QpAttr::default() };
-    let mask = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
-    a.nic.modify_qp(now, a.qpn, &attr, mask).unwrap();
-    attr.state = QpState::Rtr;
-    attr.addr = AddressVector { dgid: b.gid, ..AddressVector::default() };
-    attr.path_mtu = Mtu::B1024;
-    attr.dest_qpn = b.qpn;
-    attr.rq_psn = Psn::new(psn.1);
-    attr.max_dest_rd_atomic = 4;
-    attr.min_rnr_timer = RnrTimer::new(12).unwrap();
-    let mask = AttrMask::STATE
-        | AttrMask::AV
-        | AttrMask::PATH_MTU
-        | AttrMask::DEST_QPN
-        | AttrMask::RQ_PSN
-        | AttrMask::MAX_DEST_RD_ATOMIC
-        | AttrMask::MIN_RNR_TIMER;
-    a.nic.modify_qp(now, a.qpn, &attr, mask).unwrap();
-    attr.state = QpState::Rts;
-    attr.sq_psn = Psn::new(psn.0);
-    attr.timeout = 14;
-    attr.retry_cnt = 7;
-    attr.rnr_retry = 7;
-    attr.max_rd_atomic = 4;
-    let mask = AttrMask::STATE
-        | AttrMask::SQ_PSN
-        | AttrMask::TIMEOUT
-        | AttrMask::RETRY_CNT
-        | AttrMask::RNR_RETRY
-        | AttrMask::MAX_QP_RD_ATOMIC;
-    a.nic.modify_qp(now, a.qpn, &attr, mask).unwrap();
+    let attr = QpAttr {
+        access: ALL,
+        addr: AddressVector { dgid: b.gid, ..AddressVector::default() },
+        path_mtu: Mtu::B1024,
+        dest_qpn: b.qpn,
+        rq_psn: Psn::new(psn.1),
+        sq_psn: Psn::new(psn.0),
+        max_dest_rd_atomic: 4,
+        max_rd_atomic: 4,
+        min_rnr_timer: RnrTimer::new(12).unwrap(),
+        timeout: 14,
+        retry_cnt: 7,
+        rnr_retry: 7,
+        ..QpAttr::default()
+    };
+    for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+        let mask = AttrMask::to_enter(QpType::Rc, state);
+        a.nic.modify_qp(now, a.qpn, &QpAttr { state, ..attr }, mask).unwrap();
+    }
 }
 
 fn pair() -> (End, End) {

@@ -223,11 +223,7 @@ impl Crowd {
             for (host, own, peer) in [(0, ends[0], (far, ends[1])), (at, ends[1], (near, ends[0]))] {
                 let nic = &mut hosts[host].0;
                 let conn = Conn { timeout: 18, ..Conn::default() };
-                match qp_type {
-                    QpType::Uc => conn.establish_uc(nic, Instant::ZERO, own, peer),
-                    _ => conn.establish(nic, Instant::ZERO, own, peer, [0, 0]),
-                }
-                .unwrap();
+                conn.establish(nic, Instant::ZERO, own, peer, [0, 0]).unwrap();
             }
         }
         Self { fabric, switch, hosts, now: Instant::ZERO, batch: TxBatch::new() }

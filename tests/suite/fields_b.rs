@@ -1,7 +1,7 @@
 //! Field cases F10 to F20: reliability, as real peers have met it. A hand-made peer where the packets themselves are
 //! the case, two NICs where only the outcome is.
 
-use qp::{AttrMask, QpAttr, RecvWr, SendWr, Sge};
+use qp::{AttrMask, QpAttr, QpType, RecvWr, SendWr, Sge};
 use trace::{Summary, dissect};
 use transport::{Access, DropReason, WcStatus};
 use wire::{Duration, Mtu, NakCode, Operation, Psn, RKey, RnrTimer, Syndrome, VirtAddr};
@@ -382,7 +382,7 @@ fn f16_more_than_seven_is_refused() {
     lone.modify(&QpAttr::default(), AttrMask::STATE).expect("to RESET");
     let conn = Conn { rnr_retry: 8, ..Conn::default() };
     let peer = (Lone::peer_gid(), Lone::PEER);
-    let [init, rtr, rts] = conn.steps(peer, Psn::new(0), Psn::new(0));
+    let [init, rtr, rts] = conn.steps(QpType::Rc, peer, Psn::new(0), Psn::new(0));
     lone.modify(&init.0, init.1).expect("to INIT");
     lone.modify(&rtr.0, rtr.1).expect("to RTR");
     let error = lone.modify(&rts.0, rts.1).expect_err("8");

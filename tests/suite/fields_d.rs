@@ -44,7 +44,7 @@ fn gid(text: &str) -> Gid {
 /// To INIT, and then to RTR with the attributes that `change` makes of good ones; the error number where there is one.
 fn to_rtr(nic: &mut Nic, qpn: Qpn, change: impl FnOnce(&mut QpAttr)) -> Result<(), i32> {
     let peer = (Lone::peer_gid(), Lone::PEER);
-    let [init, rtr, _] = Conn::default().steps(peer, Psn::new(0), Psn::new(0));
+    let [init, rtr, _] = Conn::default().steps(QpType::Rc, peer, Psn::new(0), Psn::new(0));
     let reset = QpAttr { state: QpState::Reset, ..QpAttr::default() };
     nic.modify_qp(Instant::ZERO, qpn, &reset, AttrMask::STATE).unwrap();
     nic.modify_qp(Instant::ZERO, qpn, &init.0, init.1).unwrap();
@@ -207,11 +207,9 @@ fn f37_what_does_not_fit_is_lost_or_refused() {
     let pd = nic.alloc_pd();
     let qpn = nic.create_qp(QpInit::new(QpType::Ud, pd, cq, cq)).unwrap();
     let base = QpAttr { qkey: Lone::QKEY, ..QpAttr::default() };
-    let first = AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::QKEY;
-    for (state, mask) in
-        [(QpState::Init, first), (QpState::Rtr, AttrMask::empty()), (QpState::Rts, AttrMask::SQ_PSN)]
-    {
-        nic.modify_qp(Instant::ZERO, qpn, &QpAttr { state, ..base }, mask | AttrMask::STATE).unwrap();
+    for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+        let mask = AttrMask::to_enter(QpType::Ud, state);
+        nic.modify_qp(Instant::ZERO, qpn, &QpAttr { state, ..base }, mask).unwrap();
     }
     let to = AddressVector { dgid: Lone::peer_gid(), ..AddressVector::default() };
     let ah = nic.create_ah(pd, to).unwrap();

@@ -63,16 +63,14 @@ impl Host {
         let init = QpInit::new(QpType::Gsi, pd, cq, cq);
         assert_eq!(nic.create_qp(init).unwrap(), Qpn::GSI);
         let mut host = Self { nic, cq, mr, init };
-        host.bring_up(Qpn::GSI, AttrMask::PKEY_INDEX | AttrMask::QKEY, GSI_QKEY);
+        host.bring_up(Qpn::GSI, QpType::Gsi, GSI_QKEY);
         host
     }
 
-    fn bring_up(&mut self, qpn: Qpn, to_init: AttrMask, qkey: QKey) {
-        for (state, mask) in
-            [(QpState::Init, to_init), (QpState::Rtr, AttrMask::empty()), (QpState::Rts, AttrMask::SQ_PSN)]
-        {
+    fn bring_up(&mut self, qpn: Qpn, qp_type: QpType, qkey: QKey) {
+        for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
             let attr = QpAttr { state, qkey, ..QpAttr::default() };
-            self.nic.modify_qp(Instant::ZERO, qpn, &attr, mask | AttrMask::STATE).unwrap();
+            self.nic.modify_qp(Instant::ZERO, qpn, &attr, AttrMask::to_enter(qp_type, state)).unwrap();
         }
     }
 
@@ -190,7 +188,7 @@ fn an_ordinary_queue_pair_does_not_reach_the_general_services() {
     let (mut a, mut b) = (Host::new(gids[0]), Host::new(gids[1]));
     let ud = QpInit { qp_type: QpType::Ud, ..a.init };
     let ud = a.nic.create_qp(ud).unwrap();
-    a.bring_up(ud, AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::QKEY, QKey::new(0x11));
+    a.bring_up(ud, QpType::Ud, QKey::new(0x11));
     let packet = a.send(ud, gids[1], &[0; MAD]);
     assert_eq!((b.take(&packet), b.nic.drops().get(DropReason::QKeyMismatch)), (None, 1));
     let packet = a.send(Qpn::GSI, gids[1], &[9; MAD]);
@@ -201,7 +199,7 @@ fn an_ordinary_queue_pair_does_not_reach_the_general_services() {
         let attr = QpAttr { state: QpState::Init, pkey_index: index, ..QpAttr::default() };
         let mut other = Host::new(gids[0]);
         other.nic.modify_qp(Instant::ZERO, Qpn::GSI, &QpAttr::default(), AttrMask::STATE).unwrap();
-        let mask = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::QKEY;
+        let mask = AttrMask::to_enter(QpType::Gsi, QpState::Init);
         assert_eq!(other.nic.modify_qp(Instant::ZERO, Qpn::GSI, &attr, mask).is_ok(), good);
     }
 }

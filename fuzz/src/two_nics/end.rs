@@ -122,21 +122,10 @@ impl End {
             rq_psn,
             ..self.attr
         };
-        let init = AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
-        let rtr = AttrMask::AV
-            | AttrMask::PATH_MTU
-            | AttrMask::DEST_QPN
-            | AttrMask::RQ_PSN
-            | AttrMask::MAX_DEST_RD_ATOMIC
-            | AttrMask::MIN_RNR_TIMER;
-        let rts = AttrMask::SQ_PSN
-            | AttrMask::TIMEOUT
-            | AttrMask::RETRY_CNT
-            | AttrMask::RNR_RETRY
-            | AttrMask::MAX_QP_RD_ATOMIC;
-        for (state, mask) in [(QpState::Init, init), (QpState::Rtr, rtr), (QpState::Rts, rts)] {
+        for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
             let attr = QpAttr { state, ..self.attr };
-            must(self.nic.modify_qp(Instant::ZERO, self.qpn, &attr, mask | AttrMask::STATE));
+            let mask = AttrMask::to_enter(QpType::Rc, state);
+            must(self.nic.modify_qp(Instant::ZERO, self.qpn, &attr, mask));
         }
     }
 

@@ -96,23 +96,11 @@ impl End {
             rnr_retry: 7,
             ..QpAttr::default()
         };
-        let mut modify = |state, mask| {
+        for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
             attr.state = state;
-            self.nic.modify_qp(Instant::ZERO, qpn, &attr, mask | AttrMask::STATE).expect("a full mask");
-        };
-        let init = AttrMask::PKEY_INDEX | AttrMask::PORT;
-        let connected = AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
-        let responder = AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER;
-        let retries = AttrMask::TIMEOUT | AttrMask::RETRY_CNT | AttrMask::RNR_RETRY;
-        let requester = retries | AttrMask::MAX_QP_RD_ATOMIC | AttrMask::SQ_PSN;
-        let [init, rtr, rts] = match qp_type {
-            QpType::Ud => [init | AttrMask::QKEY, AttrMask::empty(), AttrMask::SQ_PSN],
-            QpType::Uc => [init | AttrMask::ACCESS_FLAGS, connected, AttrMask::SQ_PSN],
-            _ => [init | AttrMask::ACCESS_FLAGS, connected | responder, requester],
-        };
-        modify(QpState::Init, init);
-        modify(QpState::Rtr, rtr);
-        modify(QpState::Rts, rts);
+            let mask = AttrMask::to_enter(qp_type, state);
+            self.nic.modify_qp(Instant::ZERO, qpn, &attr, mask).expect("a full mask");
+        }
     }
 
     /// Every completion that waits; all of them are successes.

@@ -150,6 +150,22 @@ fn masks(qp_type: QpType, from: QpState, to: QpState) -> Option<(AttrMask, AttrM
     }
 }
 
+impl AttrMask {
+    /// The least mask that takes a queue pair of `qp_type` to `state` on its way from RESET over INIT and RTR to RTS:
+    /// [`AttrMask::STATE`] and what the step needs (rules R-QPS-3 to R-QPS-5, R-QPS-22 to R-QPS-25). For any other
+    /// state, STATE alone.
+    #[must_use]
+    pub fn to_enter(qp_type: QpType, state: QpState) -> Self {
+        let from = match state {
+            QpState::Init => QpState::Reset,
+            QpState::Rtr => QpState::Init,
+            QpState::Rts => QpState::Rtr,
+            _ => return Self::STATE,
+        };
+        masks(qp_type, from, state).map_or(Self::STATE, |(required, _)| required | Self::STATE)
+    }
+}
+
 /// Whether a queue pair of `qp_type` may go from `from` to `to` with the attributes of `mask` (rule R-QPS-2).
 /// The values of the attributes are not looked at.
 ///

@@ -98,6 +98,15 @@ fn every_transition_takes_exactly_its_attributes() {
             }
         }
     }
+    for (from, to) in
+        [(QpState::Reset, QpState::Init), (QpState::Init, QpState::Rtr), (QpState::Rtr, QpState::Rts)]
+    {
+        for ty in QpType::ALL {
+            let (required, _) = expected(ty, from, to).unwrap();
+            assert_eq!(M::to_enter(ty, to), required | M::STATE, "{ty} to {to}");
+        }
+    }
+    assert_eq!(M::to_enter(QpType::Rc, QpState::Sqd), M::STATE);
     // Per type 7 to RESET and 6 to ERR; 8 more, and for three types SQE to RTS.
     assert_eq!(legal, 6 * (7 + 6 + 8) + 3);
 }

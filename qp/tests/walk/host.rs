@@ -276,8 +276,8 @@ impl Host {
             ..QpAttr::default()
         };
         for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
-            let mask = needed(own.qp_type, state);
-            self.nic.modify_qp(now, own.qpn, &QpAttr { state, ..attr }, mask | AttrMask::STATE).unwrap();
+            let mask = AttrMask::to_enter(own.qp_type, state);
+            self.nic.modify_qp(now, own.qpn, &QpAttr { state, ..attr }, mask).unwrap();
             if random.one_in(40) {
                 return;
             }
@@ -497,22 +497,4 @@ pub(crate) fn of_domain(objects: &[(MrInfo, PdId)], pd: Option<PdId>, random: &m
     let fits: Vec<MrInfo> =
         objects.iter().filter(|(_, of)| any || Some(*of) == pd).map(|(mr, _)| *mr).collect();
     random.pick(&fits)
-}
-
-/// The attributes that a transition needs.
-fn needed(qp_type: QpType, to: QpState) -> AttrMask {
-    let connected = AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
-    let answers = AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER;
-    let asks = AttrMask::TIMEOUT | AttrMask::RETRY_CNT | AttrMask::RNR_RETRY | AttrMask::MAX_QP_RD_ATOMIC;
-    match (to, qp_type) {
-        (QpState::Init, QpType::Ud) => AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::QKEY,
-        (QpState::Init, QpType::Gsi) => AttrMask::PKEY_INDEX | AttrMask::QKEY,
-        (QpState::Init, _) => AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS,
-        (QpState::Rtr, QpType::Ud | QpType::Gsi) => AttrMask::empty(),
-        (QpState::Rtr, QpType::Rc | QpType::XrcTgt) => connected | answers,
-        (QpState::Rtr, _) => connected,
-        (_, QpType::Rc | QpType::XrcIni) => AttrMask::SQ_PSN | asks,
-        (_, QpType::XrcTgt) => AttrMask::SQ_PSN | AttrMask::TIMEOUT,
-        (_, _) => AttrMask::SQ_PSN,
-    }
 }

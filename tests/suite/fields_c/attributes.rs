@@ -124,7 +124,7 @@ fn f32_a_query_tells_of_a_failure_and_gives_an_address_that_can_be_used_again() 
     ends.reconnect();
     ends.go(a, QpState::Reset);
     let peer = (ends.world.hosts[1].gid, ends.b.qpn);
-    for (step, mask) in ends.conn.steps(peer, queried.sq_psn, queried.rq_psn) {
+    for (step, mask) in ends.conn.steps(QpType::Rc, peer, queried.sq_psn, queried.rq_psn) {
         let attr = QpAttr { state: step.state, ..queried };
         ends.world.nic(a).modify_qp(now, a.qpn, &attr, mask).unwrap();
     }
@@ -135,7 +135,7 @@ fn f32_a_query_tells_of_a_failure_and_gives_an_address_that_can_be_used_again() 
     let ud = QpInit { qp_type: QpType::Ud, ..ends.init() };
     let ud = ends.world.nic(a).create_qp(ud).unwrap();
     let attr = QpAttr { state: QpState::Init, qkey: QKey::new(0x77), ..QpAttr::default() };
-    let mask = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::QKEY;
+    let mask = AttrMask::to_enter(QpType::Ud, QpState::Init);
     ends.world.nic(a).modify_qp(now, ud, &attr, mask).unwrap();
     assert_eq!(ends.world.nic(a).query_qp(ud).unwrap().0.qkey, QKey::new(0x77));
 }

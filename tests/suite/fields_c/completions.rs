@@ -154,7 +154,7 @@ fn f23_what_is_too_long_or_not_allowed_is_told() {
     let init = QpInit { qp_type: QpType::Uc, ..ends.init() };
     let uc = ends.world.nic(a).create_qp(init).unwrap();
     let conn = ends.conn;
-    conn.establish_uc(ends.world.nic(a), now, uc, (Lone::peer_gid(), NOBODY)).unwrap();
+    conn.establish(ends.world.nic(a), now, uc, (Lone::peer_gid(), NOBODY), [0, 0]).unwrap();
     let read = SendWr::read(4, &[ends.near(0, 8)], VirtAddr::new(0), RKey::new(0));
     let refused = ends.world.nic(a).post_send(now, uc, read).unwrap_err();
     assert_eq!((refused, refused.errno()), (PostError::WrongType(QpType::Uc), 22));

@@ -76,7 +76,7 @@ fn f24_what_can_never_be_posted_is_an_invalid_argument() {
     // An operation that the type does not have.
     let peer = (ends.world.hosts[1].gid, NOBODY);
     let conn = ends.conn;
-    conn.establish_uc(ends.world.nic(a), now, uc, peer).unwrap();
+    conn.establish(ends.world.nic(a), now, uc, peer, [0, 0]).unwrap();
     for wr in [SendWr::read(1, &[piece], va, key), SendWr::fetch_add(1, ends.near(0, 8), va, key, 1)] {
         let refused = ends.world.nic(a).post_send(now, uc, wr).unwrap_err();
         assert_eq!((refused, refused.errno()), (PostError::WrongType(QpType::Uc), 22));

@@ -39,7 +39,13 @@ impl Default for Conn {
 
 impl Conn {
     /// The attributes and masks of the three steps to RTS, for the end whose first PSN is `sq_psn`.
-    pub(crate) fn steps(&self, peer: (Gid, Qpn), sq_psn: Psn, rq_psn: Psn) -> [(QpAttr, AttrMask); 3] {
+    pub(crate) fn steps(
+        &self,
+        qp_type: QpType,
+        peer: (Gid, Qpn),
+        sq_psn: Psn,
+        rq_psn: Psn,
+    ) -> [(QpAttr, AttrMask); 3] {
         let attr = QpAttr {
             access: self.access,
             addr: AddressVector {
@@ -59,41 +65,11 @@ impl Conn {
             rnr_retry: self.rnr_retry,
             ..QpAttr::default()
         };
-        let init = AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
-        let rtr = AttrMask::AV
-            | AttrMask::PATH_MTU
-            | AttrMask::DEST_QPN
-            | AttrMask::RQ_PSN
-            | AttrMask::MAX_DEST_RD_ATOMIC
-            | AttrMask::MIN_RNR_TIMER;
-        let rts = AttrMask::TIMEOUT
-            | AttrMask::RETRY_CNT
-            | AttrMask::RNR_RETRY
-            | AttrMask::SQ_PSN
-            | AttrMask::MAX_QP_RD_ATOMIC;
-        let step = |state, mask| (QpAttr { state, ..attr }, mask | AttrMask::STATE);
-        [step(QpState::Init, init), step(QpState::Rtr, rtr), step(QpState::Rts, rts)]
+        [QpState::Init, QpState::Rtr, QpState::Rts]
+            .map(|state| (QpAttr { state, ..attr }, AttrMask::to_enter(qp_type, state)))
     }
 
-    /// Takes the unreliable connection `qpn` from RESET to RTS.
-    pub(crate) fn establish_uc(
-        &self,
-        nic: &mut Nic,
-        now: Instant,
-        qpn: Qpn,
-        peer: (Gid, Qpn),
-    ) -> Result<(), ModifyQpError> {
-        let reliable = AttrMask::MAX_DEST_RD_ATOMIC
-            | AttrMask::MIN_RNR_TIMER
-            | AttrMask::TIMEOUT
-            | AttrMask::RETRY_CNT
-            | AttrMask::RNR_RETRY
-            | AttrMask::MAX_QP_RD_ATOMIC;
-        let mut steps = self.steps(peer, Psn::new(0), Psn::new(0)).into_iter();
-        steps.try_for_each(|(attr, mask)| nic.modify_qp(now, qpn, &attr, mask - reliable))
-    }
-
-    /// Takes `qpn` from RESET to RTS, whichever reliable type it is of.
+    /// Takes `qpn` from RESET to RTS, whichever connected type it is of.
     pub(crate) fn establish(
         &self,
         nic: &mut Nic,
@@ -103,13 +79,9 @@ impl Conn {
         psns: [u32; 2],
     ) -> Result<(), ModifyQpError> {
         let [sq_psn, rq_psn] = psns.map(Psn::new);
-        let without = match nic.query_qp(qpn).map(|(_, init)| init.qp_type) {
-            Some(QpType::XrcIni) => AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER,
-            Some(QpType::XrcTgt) => AttrMask::RETRY_CNT | AttrMask::RNR_RETRY | AttrMask::MAX_QP_RD_ATOMIC,
-            _ => AttrMask::empty(),
-        };
-        self.steps(peer, sq_psn, rq_psn)
+        let qp_type = nic.query_qp(qpn).map_or(QpType::Rc, |(_, init)| init.qp_type);
+        self.steps(qp_type, peer, sq_psn, rq_psn)
             .into_iter()
-            .try_for_each(|(attr, mask)| nic.modify_qp(now, qpn, &attr, mask - without))
+            .try_for_each(|(attr, mask)| nic.modify_qp(now, qpn, &attr, mask))
     }
 }

@@ -82,10 +82,10 @@ impl Lone {
         let cap = QpCap::default();
         let init = QpInit { cap, sq_sig_all: true, ..QpInit::new(qp_type, pd, cq, cq) };
         let qpn = nic.create_qp(init).expect("a queue pair");
-        let steps = conn.steps((peer, Self::PEER), Psn::new(Self::SQ_PSN), Psn::new(Self::RQ_PSN));
+        let steps = conn.steps(qp_type, (peer, Self::PEER), Psn::new(Self::SQ_PSN), Psn::new(Self::RQ_PSN));
         for (attr, mask) in steps {
             let attr = QpAttr { qkey: Self::QKEY, ..attr };
-            nic.modify_qp(Instant::ZERO, qpn, &attr, of_type(qp_type, mask)).expect("the attributes");
+            nic.modify_qp(Instant::ZERO, qpn, &attr, mask).expect("the attributes");
         }
         let addr = AddressVector { dgid: peer, ..AddressVector::default() };
         let ah = nic.create_ah(pd, addr).expect("an address handle");
@@ -208,23 +208,5 @@ impl Lone {
     /// A PSN of the peer: `n` after the first.
     pub(crate) fn psn(n: u32) -> Psn {
         Psn::new(Self::RQ_PSN).wrapping_add(n)
-    }
-}
-
-/// Those of a connection's attributes that a queue pair of `qp_type` takes, with the queue key where it needs one.
-fn of_type(qp_type: QpType, mask: AttrMask) -> AttrMask {
-    let reliable = AttrMask::MAX_DEST_RD_ATOMIC
-        | AttrMask::MIN_RNR_TIMER
-        | AttrMask::TIMEOUT
-        | AttrMask::RETRY_CNT
-        | AttrMask::RNR_RETRY
-        | AttrMask::MAX_QP_RD_ATOMIC;
-    let datagram = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::SQ_PSN;
-    match qp_type {
-        QpType::Uc => mask - reliable,
-        QpType::XrcIni => mask - (AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER),
-        QpType::Ud if mask.contains(AttrMask::ACCESS_FLAGS) => mask & datagram | AttrMask::QKEY,
-        QpType::Ud => mask & datagram,
-        _ => mask,
     }
 }

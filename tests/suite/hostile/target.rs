@@ -18,20 +18,6 @@ use super::craft::Packet;
 use super::healthy::{self, End};
 use crate::harness::Conn;
 
-/// The attributes of a reliable connection that an unreliable one takes as well.
-const UC_ATTRIBUTES: AttrMask = AttrMask::STATE
-    .union(AttrMask::PKEY_INDEX)
-    .union(AttrMask::PORT)
-    .union(AttrMask::ACCESS_FLAGS)
-    .union(AttrMask::AV)
-    .union(AttrMask::PATH_MTU)
-    .union(AttrMask::DEST_QPN)
-    .union(AttrMask::RQ_PSN)
-    .union(AttrMask::SQ_PSN);
-/// Those that a queue pair of datagrams takes as well.
-const UD_ATTRIBUTES: AttrMask =
-    AttrMask::STATE.union(AttrMask::PKEY_INDEX).union(AttrMask::PORT).union(AttrMask::SQ_PSN);
-
 /// What a queue pair is like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -317,25 +303,12 @@ impl Targets {
         // Near the wrap of the circle, and somewhere else each time.
         let first = target.generation.wrapping_mul(0x0003_0D41).wrapping_sub(8);
         let (sq_psn, rq_psn) = (Psn::new(first ^ 0x55), Psn::new(first));
-        let mut steps = conn.steps((Gid::from(Self::ATTACKER), Self::PEER), sq_psn, rq_psn).to_vec();
-        for (attr, mask) in &mut steps {
-            attr.qkey = Self::QKEY;
-            match target.kind {
-                Kind::Uc => *mask &= UC_ATTRIBUTES,
-                Kind::Ud => {
-                    *mask &= UD_ATTRIBUTES;
-                    mask.set(AttrMask::QKEY, attr.state == QpState::Init);
-                }
-                Kind::XrcIni => *mask -= AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER,
-                Kind::XrcTgt => {
-                    *mask -= AttrMask::RETRY_CNT | AttrMask::RNR_RETRY | AttrMask::MAX_QP_RD_ATOMIC;
-                }
-                _ => {}
-            }
-        }
+        let qp_type = self.nic.query_qp(target.qpn).unwrap().1.qp_type;
+        let steps = conn.steps(qp_type, (Gid::from(Self::ATTACKER), Self::PEER), sq_psn, rq_psn);
         let wanted = if target.kind == Kind::Init { 1 } else { 3 };
         for (attr, mask) in &steps[..wanted] {
-            self.nic.modify_qp(self.now, target.qpn, attr, *mask).unwrap();
+            let attr = QpAttr { qkey: Self::QKEY, ..*attr };
+            self.nic.modify_qp(self.now, target.qpn, &attr, *mask).unwrap();
         }
         target.expected = rq_psn;
         target.requested = sq_psn;

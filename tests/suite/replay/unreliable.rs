@@ -115,17 +115,10 @@ impl<'a> End<'a> {
             qkey: QKEY,
             ..QpAttr::default()
         };
-        let (init, rtr) = match qp_type {
-            QpType::Uc => (
-                AttrMask::ACCESS_FLAGS,
-                AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN,
-            ),
-            _ => (AttrMask::QKEY, AttrMask::empty()),
-        };
-        let init = init | AttrMask::PKEY_INDEX | AttrMask::PORT;
-        for (state, mask) in [(QpState::Init, init), (QpState::Rtr, rtr), (QpState::Rts, AttrMask::SQ_PSN)] {
+        for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
             let attr = QpAttr { state, ..attr };
-            self.nic.modify_qp(Instant::ZERO, self.qpn, &attr, mask | AttrMask::STATE).unwrap();
+            let mask = AttrMask::to_enter(qp_type, state);
+            self.nic.modify_qp(Instant::ZERO, self.qpn, &attr, mask).unwrap();
         }
     }
 

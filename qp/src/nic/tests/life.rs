@@ -168,10 +168,14 @@ fn a_path_mtu_above_that_of_the_port_is_refused() {
     a.nic.config.active_mtu = Mtu::B1024;
     let attr = QpAttr { path_mtu: Mtu::B2048, state: QpState::Rtr, ..a.attr(&Host::new(2)) };
     a.bring(QpState::Init, &attr);
-    let error = a.nic.modify_qp(NOW, a.qpn, &attr, TO_RTR).unwrap_err();
+    let error = a.nic.modify_qp(NOW, a.qpn, &attr, AttrMask::to_enter(QpType::Rc, QpState::Rtr)).unwrap_err();
     assert_eq!((error.errno(), a.state()), (22, QpState::Init));
     assert_eq!(error.to_string(), "path_mtu is 2048, but the port's active MTU is 1024");
-    a.modify(QpState::Rtr, &QpAttr { path_mtu: Mtu::B1024, ..attr }, TO_RTR);
+    a.modify(
+        QpState::Rtr,
+        &QpAttr { path_mtu: Mtu::B1024, ..attr },
+        AttrMask::to_enter(QpType::Rc, QpState::Rtr),
+    );
 }
 
 /// Packets to a queue pair that is gone find nobody, though another was made since.

@@ -3,6 +3,7 @@
 use super::*;
 use crate::error::CreateError;
 use crate::pair::QpInit;
+use crate::state::QpType;
 
 /// Rule R-CQE-16.
 #[test]
@@ -53,7 +54,8 @@ fn a_pair_that_cannot_be_routed_stays_as_it_was() {
     for dgid in [wire::Gid::ZERO, wire::Gid::new([0x20; 16])] {
         let mut bad = QpAttr { state: QpState::Rtr, ..attr };
         bad.addr.dgid = dgid;
-        let error = a.nic.modify_qp(NOW, a.qpn, &bad, TO_RTR).unwrap_err();
+        let error =
+            a.nic.modify_qp(NOW, a.qpn, &bad, AttrMask::to_enter(QpType::Rc, QpState::Rtr)).unwrap_err();
         assert_eq!(error.errno(), 22);
         assert_eq!(a.nic.query_qp(a.qpn), before, "F33");
     }

@@ -19,9 +19,7 @@ fn another(host: &mut Host, qkey: QKey) -> Qpn {
     let first = host.qpn;
     host.qpn = host.nic.create_qp(host.init).unwrap();
     let attr = QpAttr { qkey, ..QpAttr::default() };
-    host.modify(QpState::Init, &attr, AttrMask::PKEY_INDEX | AttrMask::QKEY | AttrMask::PORT);
-    host.go(QpState::Rtr);
-    host.modify(QpState::Rts, &attr, AttrMask::SQ_PSN);
+    host.bring(QpState::Rts, &attr);
     core::mem::replace(&mut host.qpn, first)
 }
 
@@ -154,7 +152,7 @@ fn a_connection_cannot_be_to_a_group() {
     a.bring(QpState::Init, &attr);
     attr.addr.dgid = group();
     attr.state = QpState::Rtr;
-    let error = a.nic.modify_qp(NOW, a.qpn, &attr, TO_RTR).unwrap_err();
+    let error = a.nic.modify_qp(NOW, a.qpn, &attr, AttrMask::to_enter(QpType::Rc, QpState::Rtr)).unwrap_err();
     assert_eq!((error, error.errno()), (ModifyQpError::Multicast(group()), 22));
     assert_eq!(a.state(), QpState::Init);
 }

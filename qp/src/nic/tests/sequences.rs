@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use transport::Completion;
 
 use super::*;
+use crate::state::QpType;
 
 #[derive(Clone, Copy, Debug)]
 enum Call {
@@ -142,13 +143,13 @@ impl Side {
     }
 
     fn modify(&mut self, to: QpState, now: Instant) {
-        let masks = match (self.host.state(), to) {
-            (QpState::Reset, QpState::Rts) => {
-                vec![(QpState::Init, TO_INIT), (QpState::Rtr, TO_RTR), (QpState::Rts, TO_RTS)]
-            }
+        let steps = match (self.host.state(), to) {
+            (QpState::Reset, QpState::Rts) => [QpState::Init, QpState::Rtr, QpState::Rts]
+                .map(|state| (state, AttrMask::to_enter(QpType::Rc, state)))
+                .to_vec(),
             _ => vec![(to, AttrMask::STATE)],
         };
-        for (state, mask) in masks {
+        for (state, mask) in steps {
             let attr = QpAttr { state, ..self.attr };
             if self.host.nic.modify_qp(now, self.host.qpn, &attr, mask).is_ok() && state == QpState::Reset {
                 // R-QPS-13, R-CQE-15: what was not polled is gone with the rest.

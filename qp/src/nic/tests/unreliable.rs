@@ -4,15 +4,10 @@ use transport::DropReason;
 use wire::{PacketRepr, QKey, Qpn};
 
 use super::*;
-use crate::kit::{Host, TO_INIT, join, statuses};
-use crate::state::{AddressVector, AttrMask, QpType};
+use crate::kit::{Host, join, statuses};
+use crate::state::{AddressVector, QpType};
 use crate::wr::AhId;
 
-const UC_RTR: AttrMask = AttrMask::STATE
-    .union(AttrMask::AV)
-    .union(AttrMask::PATH_MTU)
-    .union(AttrMask::DEST_QPN)
-    .union(AttrMask::RQ_PSN);
 pub(super) const QKEY: QKey = QKey::new(0x1111_1111);
 
 /// Two hosts with unreliable connections in RTS.
@@ -24,9 +19,7 @@ fn uc() -> (Host, Host) {
 pub(super) fn uc_with(mut a: Host, mut b: Host) -> (Host, Host) {
     let (of_a, of_b) = (a.attr(&b), b.attr(&a));
     for (host, attr) in [(&mut a, &of_a), (&mut b, &of_b)] {
-        host.modify(QpState::Init, attr, TO_INIT);
-        host.modify(QpState::Rtr, attr, UC_RTR);
-        host.modify(QpState::Rts, attr, AttrMask::SQ_PSN);
+        host.bring(QpState::Rts, attr);
     }
     (a, b)
 }
@@ -38,14 +31,8 @@ pub(super) fn ud(qp_type: QpType) -> (Host, Host, AhId) {
 }
 
 pub(super) fn ud_with(mut a: Host, mut b: Host) -> (Host, Host, AhId) {
-    let qp_type = a.init.qp_type;
     for host in [&mut a, &mut b] {
-        let attr = QpAttr { qkey: QKEY, ..QpAttr::default() };
-        let init = AttrMask::PKEY_INDEX | AttrMask::QKEY;
-        let init = if qp_type == QpType::Gsi { init } else { init | AttrMask::PORT };
-        host.modify(QpState::Init, &attr, init);
-        host.modify(QpState::Rtr, &attr, AttrMask::STATE);
-        host.modify(QpState::Rts, &attr, AttrMask::SQ_PSN);
+        host.bring(QpState::Rts, &QpAttr { qkey: QKEY, ..QpAttr::default() });
     }
     let addr = AddressVector { dgid: b.gid, ..AddressVector::default() };
     let ah = a.nic.create_ah(a.pd, addr).unwrap();

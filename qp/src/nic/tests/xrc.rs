@@ -13,9 +13,6 @@ use crate::pair::QpInit;
 use crate::srq::{SrqAttr, SrqInit, SrqMask, SrqXrc, XrcdId};
 use crate::state::QpType;
 
-const INI_RTR: AttrMask = TO_RTR.difference(AttrMask::MAX_DEST_RD_ATOMIC).difference(AttrMask::MIN_RNR_TIMER);
-const TGT_RTS: AttrMask = AttrMask::STATE.union(AttrMask::SQ_PSN).union(AttrMask::TIMEOUT);
-
 /// What a peer can name: a shared receive queue with a domain, memory and a completion queue of its own.
 #[derive(Clone, Copy)]
 struct Shared {
@@ -61,11 +58,8 @@ fn xrc() -> (Host, Host, XrcdId) {
         host.qpn = host.nic.create_qp(host.init).unwrap();
     }
     let (of_a, of_b) = (a.attr(&b), b.attr(&a));
-    for (host, attr, rtr, rts) in [(&mut a, &of_a, INI_RTR, TO_RTS), (&mut b, &of_b, TO_RTR, TGT_RTS)] {
-        host.modify(QpState::Init, attr, TO_INIT);
-        host.modify(QpState::Rtr, attr, rtr);
-        host.modify(QpState::Rts, attr, rts);
-    }
+    a.bring(QpState::Rts, &of_a);
+    b.bring(QpState::Rts, &of_b);
     (a, b, xrcd)
 }
 
@@ -174,7 +168,8 @@ fn extensions_work_on_the_memory_of_the_queue_that_is_named() {
     // A target can register nothing; an initiator of its domain can, without a peer that listens.
     let ini = b.nic.create_qp(QpInit::xrc_initiator(to.pd, b.send_cq)).unwrap();
     let attr = b.attr(&a);
-    for (state, mask) in [(QpState::Init, TO_INIT), (QpState::Rtr, INI_RTR), (QpState::Rts, TO_RTS)] {
+    for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+        let mask = AttrMask::to_enter(QpType::XrcIni, state);
         b.nic.modify_qp(NOW, ini, &QpAttr { state, ..attr }, mask).unwrap();
     }
     b.nic.post_send(NOW, ini, SendWr::reg_mr(0, fast.lkey, 7, fast.addr, 64, ALL)).unwrap();
