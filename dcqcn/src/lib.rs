@@ -24,9 +24,7 @@ pub use fixed::FixedRate;
 pub use keys::{Key, Value};
 pub use np::{Marked, Np, NpCounts};
 pub use pacer::Pacer;
-pub use params::{
-    AlphaOrder, CnpScope, NpMode, Params, ParamsError, Profile, StageTest, data_traffic_class, priority_of,
-};
+pub use params::{AlphaOrder, CnpScope, NpMode, Params, ParamsError, Profile, StageTest, data_traffic_class};
 pub use rate::{Rate, RateError};
 pub use rp::Rp;
 pub use timely::{Timely, TimelyParams};

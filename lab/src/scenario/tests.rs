@@ -306,3 +306,32 @@ fn who_is_stuck_only_after_the_end_is_no_mistake() {
     let error = parse(&stuck, &["stuck.0.to_ms=2"]).unwrap_err().to_string();
     assert!(error.ends_with("it must be 3 ms (from_ms) or later"), "{error}");
 }
+
+#[test]
+fn hosts_without_a_way_to_each_other_are_named() {
+    let split = SMALL.replace("[[hosts]]\nname = \"rx\"", "[[switches]]\nname = \"left\"\n\n[[switches]]\nname = \"right\"\n\n[[hosts]]\nname = \"rx\"\nswitch = \"right\"");
+    let error = parse(&split, &[]).unwrap_err();
+    assert_eq!(error.key.as_deref(), Some("flows.0.to"));
+    let what = "flows.0.to = \"rx\": it must be hosts that have a way to each other: flow goes from tx1 at left to rx at \
+                right, and no [[trunks]] join these two switches";
+    assert_eq!(error.what, what);
+    assert!(parse(&format!("{split}\n[[trunks]]\nfrom = \"left\"\nto = \"right\"\n"), &[]).is_ok());
+    // Over others is a way too, in whatever order the trunks stand.
+    let middle = "\n[[switches]]\nname = \"middle\"\n\n[[trunks]]\nfrom = \"right\"\nto = \"middle\"\n";
+    let half = format!("{split}{middle}");
+    assert!(parse(&half, &[]).is_err());
+    assert!(parse(&format!("{half}\n[[trunks]]\nfrom = \"left\"\nto = \"middle\"\n"), &[]).is_ok());
+}
+
+/// Neither takes a stack of its own depth, or the square of its length in time.
+#[test]
+fn texts_without_end_are_refused_at_once() {
+    let key = vec!["a"; 100_000].join(".");
+    let error = parse(&format!("seed = 1\n{key} = 1\n"), &[]).unwrap_err();
+    assert_eq!(error.place, Place::Line(2));
+    assert!(error.what.contains("more dots in this line than 128"), "{error}");
+    let set = format!("{key}=1");
+    assert_eq!(parse(SMALL, &[&set]).unwrap_err().place, Place::Set(set));
+    let error = parse(&"# nothing\n".repeat(200_000), &[]).unwrap_err();
+    assert_eq!(error.to_string(), "line 1: this is 2000000 bytes long: a file has at most 1048576");
+}

@@ -110,6 +110,8 @@ pub(super) fn parse(text: &str, sets: &[String]) -> Result<(Source, Table), Scen
 
 /// The table of `text`, whose first byte counts as byte `at`; else where it is wrong and why.
 fn read(text: &str, at: usize) -> Result<Table, (usize, String)> {
+    let line_begins = |line: usize| text.split_inclusive('\n').take(line - 1).map(str::len).sum::<usize>();
+    dcqcn::check_text(text).map_err(|error| (at + line_begins(error.line), error.what))?;
     // Blanks in front shift all places.
     let shifted = " ".repeat(at) + text;
     let table = DeTable::parse(&shifted).map_err(|error| {
