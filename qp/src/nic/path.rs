@@ -120,7 +120,7 @@ impl Nic {
                 None => &mut missing,
             },
         };
-        let was_in_gap = pair.engines.is_in_gap();
+        let may_open_gap = self.notifier.answers_gaps() && !pair.engines.is_in_gap();
         let mut ctx = Ctx { now, params: &pair.params, memory: &mut self.memory, out: &mut self.out };
         let result = pair.engines.on_packet(&mut ctx, recv, packet);
         if let Some(cc) = &mut pair.cc
@@ -128,7 +128,7 @@ impl Nic {
         {
             cc.on_answer(now, &pair.engines, pair.params.mtu_bytes());
         }
-        let opens_gap = self.notifier.answers_gaps() && !was_in_gap && pair.engines.is_in_gap();
+        let opens_gap = may_open_gap && pair.engines.is_in_gap();
         self.settle(now, qpn);
         if opens_gap {
             self.answer_gap(now, packet);
