@@ -94,6 +94,7 @@ impl Timely {
     /// By what the rate is multiplied and what is then added, after a sample of `rtt`; `share` is the part of a
     /// round-trip time that has passed since the last.
     fn response(&self, rtt: f64, share: f64) -> (f64, f64) {
+        // Rule R-CNP-11.
         let params = &*self.params;
         let (low, high) = (params.t_low.as_nanos() as f64, params.t_high.as_nanos() as f64);
         let gradient = self.change / params.min_rtt.as_nanos().max(1) as f64;
@@ -184,17 +185,20 @@ mod tests {
         assert!(fits, "{got:?} instead of {want:?}");
     }
 
+    /// Rule R-CNP-11.
     #[test]
     fn short_times_add() {
         close(&feed(&mut timely(1.0), [20, 49, 20]), &[1.0, 1.01, 1.02]);
     }
 
+    /// Rule R-CNP-11.
     #[test]
     fn long_times_take_by_how_long_they_are() {
         // 0.8 × (1 - 500/1000) = 0.4 of the rate; ever longer ones take no more than half.
         close(&feed(&mut timely(1.0), [1_000, 1_000, 50_000]), &[1.0, 0.6, 0.3]);
     }
 
+    /// Rule R-CNP-11.
     #[test]
     fn between_the_two_the_change_decides() {
         // A rise of 50 µs: 0.02 × 50 / 20 is 0.05 of a round trip, and 0.8 of it is taken.
