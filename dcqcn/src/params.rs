@@ -271,8 +271,7 @@ impl Params {
 }
 
 /// The priority that a traffic class has by default: the upper three bits of its DSCP.
-#[must_use]
-pub const fn priority_of(traffic_class: u8) -> u8 {
+const fn priority_of(traffic_class: u8) -> u8 {
     traffic_class >> 5
 }
 

@@ -437,13 +437,6 @@ impl Fabric {
         Some(port.queues[usize::from(priority & 7)].stats)
     }
 
-    /// Bytes in that queue now.
-    #[must_use]
-    pub fn queue_bytes(&self, node: Node, peer: Node, priority: u8) -> Option<u64> {
-        let port = &self.members[node.0].ports[self.port_to(node, peer)?];
-        Some(port.queues[usize::from(priority & 7)].bytes)
-    }
-
     /// Whether that queue is paused now.
     #[must_use]
     pub fn is_paused(&self, node: Node, peer: Node, priority: u8) -> Option<bool> {
@@ -490,15 +483,6 @@ impl Fabric {
     #[must_use]
     pub fn port_stats(&self, node: Node, peer: Node) -> Option<PortStats> {
         Some(self.members[node.0].ports[self.port_to(node, peer)?].stats)
-    }
-
-    /// Bytes of the shared memory of `switch` in use.
-    #[must_use]
-    pub fn buffer_used(&self, switch: Node) -> u64 {
-        match &self.members[switch.0].kind {
-            Kind::Switch(switch) => switch.buffer.used(),
-            Kind::Host(_) => 0,
-        }
     }
 
     /// Starts all counts of queues and ports anew, as after warming up.

@@ -79,6 +79,7 @@ impl Buffer {
     }
 
     /// Shared bytes in use.
+    #[cfg(test)]
     pub(super) const fn used(&self) -> u64 {
         self.used
     }
