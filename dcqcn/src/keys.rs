@@ -270,7 +270,7 @@ keys! {
         "vendor page 48", count!(cnp_dscp: u8, 0.0 to 63.0);
     "cnp_ecn", "ECN bits of CNPs", "",
         "2 in a capture of the NIC", count!(cnp_ecn: u8, 0.0 to 3.0);
-    "cnp_802p_prio", "priority of CNPs in a VLAN tag", "",
+    "cnp_802p_prio", "priority of CNPs in a VLAN tag; no effect, since none is sent", "",
         "vendor page 6", count!(cnp_802p_prio: u8, 0.0 to 7.0);
     "cnp_for_ud", "marked datagrams are answered too", "",
         "our option; not documented for NICs", flag!(cnp_for_ud);

@@ -91,3 +91,22 @@ fn only_names_that_are_harmless_in_paths_are_names() {
         assert!(!is_name(bad), "{bad}");
     }
 }
+
+/// Neither of the two answers before both have been asked.
+#[test]
+fn devices_are_asked_at_the_same_time() {
+    let directory = TempDir::new().expect("a directory");
+    let listeners =
+        ["a", "b"].map(|name| UnixListener::bind(socket_path(directory.path(), name)).expect("a socket"));
+    let answers = std::thread::spawn(move || {
+        let asked = listeners.map(|listener| listener.accept().expect("somebody asks").0);
+        for (n, mut stream) in (0..).zip(asked) {
+            write!(stream, "{n}").expect("it is read");
+        }
+    });
+    let patience = Duration::from_secs(60);
+    let mut told = ask_all_in(directory.path(), &["a", "b", "none"], patience).into_iter();
+    assert_eq!([(); 2].map(|()| told.next().expect("an answer").expect("a number")), [json!(0), json!(1)]);
+    assert!(matches!(told.next(), Some(Err(StatError::NoSuchDevice { .. }))));
+    answers.join().expect("no panic");
+}

@@ -1,6 +1,7 @@
 //! The options that every command which opens a device takes, and the opening.
 
 use std::ffi::OsStr;
+use std::io::{self, Write as _};
 use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -300,13 +301,14 @@ impl DeviceArgs {
         Ok(interface)
     }
 
-    /// What --cc and --cc-config ask for; the option overrides what the file names.
-    fn congestion_control(&self) -> Result<CcConfig, Failure> {
+    /// What --cc and --cc-config ask for; the option overrides what the file names. Of several devices of one command
+    /// only for the first is it said what has no effect.
+    fn congestion_control(&self, which: u64) -> Result<CcConfig, Failure> {
         let mut config = match &self.cc_config {
             None => CcConfig::default(),
             Some(path) => {
                 let text = std::fs::read_to_string(path).map_err(|error| match error.kind() {
-                    std::io::ErrorKind::InvalidData => {
+                    io::ErrorKind::InvalidData => {
                         Failure::Usage(format!("{} is no text; name a TOML file", path.display()))
                     }
                     _ => Failure::Usage(format!("cannot read {}: {error}", path.display())),
@@ -317,6 +319,13 @@ impl DeviceArgs {
         };
         if let Some(algorithm) = self.cc {
             config.algorithm = algorithm;
+        }
+        // Both profiles have the same, and whoever asks for it has asked for nothing.
+        if which == 0 && config.params.cnp_802p_prio != dcqcn::Params::CONNECTX.cnp_802p_prio {
+            let note =
+                "ferroce: cnp_802p_prio changes nothing: no VLAN tags are sent; cnp_dscp is what CNPs carry";
+            // Where nobody listens, nobody is told.
+            let _ = writeln!(io::stderr(), "{note}");
         }
         Ok(config)
     }
@@ -337,7 +346,7 @@ impl DeviceArgs {
             backend = Box::new(Faulty::new(backend, &faults, self.seed.unwrap_or(0).wrapping_add(which)));
         }
         let mut builder: DeviceBuilder = Device::boxed(backend).profile(self.profile).driver(self.driver);
-        builder = builder.cc(self.congestion_control()?).stat(match &self.name {
+        builder = builder.cc(self.congestion_control(which)?).stat(match &self.name {
             Some(name) => name.clone(),
             None => format!("{backend_name}-{}", std::process::id()),
         });
@@ -355,9 +364,9 @@ impl From<OpenError> for Failure {
     fn from(error: OpenError) -> Self {
         match error {
             // A name on the command line that means nothing here.
-            OpenError::NoSuchAddress { .. } | OpenError::NoSuchInterface { .. } => {
-                Self::Usage(error.to_string())
-            }
+            OpenError::NoSuchAddress { .. }
+            | OpenError::NoHostAddress { .. }
+            | OpenError::NoSuchInterface { .. } => Self::Usage(error.to_string()),
             _ => Self::Failed(error.to_string()),
         }
     }

@@ -48,16 +48,20 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> Result<(), Failure> {
         [name] if !args.watch => show(&stat::ask(name)?, None, args, out).map_err(Failure::output),
         names if !args.watch => list(names, args.json, out).map_err(Failure::output),
         names => {
-            let first = names.iter().map(|name| stat::ask(name)).collect::<Result<Vec<_>, _>>()?;
+            let first = ask_all(names.iter()).into_iter().collect::<Result<Vec<_>, _>>()?;
             watch(first, args, out)
         }
     }
 }
 
+fn ask_all<'n>(names: impl Iterator<Item = &'n String>) -> Vec<Result<Value, StatError>> {
+    stat::ask_all(&names.map(String::as_str).collect::<Vec<_>>())
+}
+
 /// The devices that run.
 fn list(names: &[String], as_json: bool, out: &mut dyn Write) -> io::Result<()> {
     // One that has ended since then is left out.
-    let devices: Vec<Value> = names.iter().filter_map(|name| stat::ask(name).ok()).collect();
+    let devices: Vec<Value> = ask_all(names.iter()).into_iter().flatten().collect();
     if as_json {
         return writeln!(out, "{:#}", Value::Array(devices));
     }
@@ -87,10 +91,12 @@ fn watch(mut devices: Vec<Value>, args: &Args, out: &mut dyn Write) -> Result<()
     devices.iter().try_for_each(|device| show(device, None, args, out)).map_err(Failure::output)?;
     while stopped.recv_timeout(PERIOD) == Err(mpsc::RecvTimeoutError::Timeout) {
         let mut still_there = Vec::new();
-        for before in devices {
-            match stat::ask(text(&before["name"])) {
+        let names: Vec<&str> = devices.iter().map(|device| text(&device["name"])).collect();
+        let answers = stat::ask_all(&names);
+        for (before, answer) in devices.iter().zip(answers) {
+            match answer {
                 Ok(now) if now["pid"] == before["pid"] => {
-                    show(&now, Some(&before), args, out).map_err(Failure::output)?;
+                    show(&now, Some(before), args, out).map_err(Failure::output)?;
                     still_there.push(now);
                 }
                 Ok(_) | Err(StatError::NoSuchDevice { .. }) => {}

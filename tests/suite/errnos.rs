@@ -152,6 +152,7 @@ fn all() -> Vec<(&'static str, Vec<Case>)> {
     let open = vec![
         open(OpenError::NoPermission { backend: "raw", needs: "CAP_NET_RAW" }, EPERM),
         open(OpenError::NoSuchAddress { address }, EADDRNOTAVAIL),
+        open(OpenError::NoHostAddress { address }, EADDRNOTAVAIL),
         open(OpenError::NoSuchInterface { name: "x".into(), known: Vec::new() }, ENODEV),
         open(OpenError::Interface { name: "x".into(), reason: "is down" }, EINVAL),
         open(OpenError::QueueInUse { name: "x".into(), queue: 0 }, EBUSY),

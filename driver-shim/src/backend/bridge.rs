@@ -126,6 +126,7 @@ fn ask(socket: &Socket, path: &Path, address: IpAddr) -> Result<Option<u64>, Ope
         Some(Answer::Welcome { rate, .. }) => Ok(Some(rate)),
         Some(Answer::Taken) => Ok(None),
         Some(Answer::Full) => Err(full("as many addresses as it can")),
+        Some(Answer::NoHost) => Err(OpenError::NoHostAddress { address }),
         None => Err(strange("what listens there is no bridge of this version")),
     }
 }

@@ -125,6 +125,23 @@ fn an_address_has_one_client_until_it_is_dropped() {
 }
 
 #[test]
+fn only_addresses_of_hosts_are_given_out() {
+    let bridge = start("hosts", &config(WAY));
+    for bad in
+        ["0.0.0.0", "0.1.2.3", "224.0.0.1", "239.1.2.3", "255.255.255.255", "::", "ff02::1", "::ffff:0.0.0.0"]
+    {
+        let local = Local::Address(bad.parse().expect("an address"));
+        let error = BridgePort::open(&bridge.path, &local).expect_err(bad);
+        assert!(matches!(error, OpenError::NoHostAddress { .. }), "{bad}: {error}");
+    }
+    for good in ["1.0.0.0", "169.254.1.1", "223.255.255.255", "127.0.0.1", "fe80::1", "::1"] {
+        let local = Local::Address(good.parse().expect("an address"));
+        BridgePort::open(&bridge.path, &local).expect(good);
+    }
+    bridge.stop();
+}
+
+#[test]
 fn addresses_that_nobody_has_any_more_make_room_for_others() {
     let bridge = start("again", &BridgeConfig { shared: vec![address(1)], ..config(WAY) });
     let mut stays = bridge.port(2);

@@ -61,6 +61,14 @@ pub enum OpenError {
         /// Address that was asked for.
         address: IpAddr,
     },
+    /// No host can have this address.
+    #[error(
+        "{address} is no address that a device can have; bind that of one host, such as 10.0.0.1 or fd00::1"
+    )]
+    NoHostAddress {
+        /// Address that was asked for.
+        address: IpAddr,
+    },
     /// So many lanes cannot share an address.
     #[error("{count} lanes cannot share an address: choose 1, 2, 4 or 8")]
     NoSuchLanes {
@@ -161,7 +169,7 @@ impl OpenError {
             | Self::NoFreeAddress => libc::EADDRINUSE,
             Self::BridgeFull { .. } => libc::ENOSPC,
             Self::NoPermission { .. } => libc::EPERM,
-            Self::NoSuchAddress { .. } => libc::EADDRNOTAVAIL,
+            Self::NoSuchAddress { .. } | Self::NoHostAddress { .. } => libc::EADDRNOTAVAIL,
             Self::NoSuchInterface { .. } => libc::ENODEV,
             Self::QueueInUse { .. } | Self::ProgramInUse { .. } => libc::EBUSY,
             Self::Interface { .. } | Self::NoSuchLanes { .. } | Self::NoSuchQueue { .. } => libc::EINVAL,

@@ -189,7 +189,9 @@ impl Clients {
         let place = self.by_address.get(&address).copied();
         let owner = place.and_then(|place| self.places[place].owner);
         let has_room = client.addresses.len() < MOST_OF_ONE;
-        let answer = if owner == Some(token) {
+        let answer = if !hello::is_of_a_host(address) {
+            Answer::NoHost
+        } else if owner == Some(token) {
             self.welcome()
         } else if owner.is_some() {
             Answer::Taken

@@ -15,6 +15,7 @@ const HELLO: u8 = 1;
 const WELCOME: u8 = 2;
 const TAKEN: u8 = 3;
 const FULL: u8 = 4;
+const NO_HOST: u8 = 5;
 
 /// Length of a hello: the magic, its kind and an address, an IPv4 one mapped to IPv6.
 const HELLO_LEN: usize = MAGIC.len() + 1 + 16;
@@ -35,6 +36,16 @@ pub(crate) enum Answer {
     Taken,
     /// The bridge has no place for one more.
     Full,
+    /// No host can have the address.
+    NoHost,
+}
+
+/// Whether a host can have `address`: it is not that of nobody (0.0.0.0/8, ::), of a group, or of all.
+pub(super) fn is_of_a_host(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => v4.octets()[0] != 0 && !v4.is_multicast() && !v4.is_broadcast(),
+        IpAddr::V6(v6) => !v6.is_unspecified() && !v6.is_multicast(),
+    }
 }
 
 /// The message that asks for `address`.
@@ -63,6 +74,7 @@ impl Answer {
             Self::Welcome { mtu, rate } => (WELCOME, mtu, rate),
             Self::Taken => (TAKEN, 0, 0),
             Self::Full => (FULL, 0, 0),
+            Self::NoHost => (NO_HOST, 0, 0),
         };
         let mut out = [0; ANSWER_LEN];
         out[..4].copy_from_slice(&MAGIC);
@@ -81,6 +93,7 @@ impl Answer {
             WELCOME => Some(Self::Welcome { mtu: u32::from_be_bytes(*mtu), rate }),
             TAKEN => Some(Self::Taken),
             FULL => Some(Self::Full),
+            NO_HOST => Some(Self::NoHost),
             _ => None,
         }
     }
@@ -96,7 +109,8 @@ mod tests {
             let address = address.parse().expect("an address");
             assert_eq!(asked_for(&hello(address)), Some(address));
         }
-        for answer in [Answer::Welcome { mtu: 4200, rate: 200_000_000 }, Answer::Taken, Answer::Full] {
+        let welcome = Answer::Welcome { mtu: 4200, rate: 200_000_000 };
+        for answer in [welcome, Answer::Taken, Answer::Full, Answer::NoHost] {
             assert_eq!(Answer::parse(&answer.emit()), Some(answer));
             assert_eq!(asked_for(&answer.emit()), None);
         }
