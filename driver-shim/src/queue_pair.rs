@@ -208,7 +208,7 @@ impl PreparedQp {
     /// As [`QueuePair::modify`].
     pub fn init(&self, access: Access) -> Result<(), ConnectError> {
         let attr = QpAttr { state: QpState::Init, access, ..QpAttr::default() };
-        self.step(&attr)
+        self.step_with(&attr, AttrMask::ACCESS_FLAGS)
     }
 
     /// Takes a queue pair of datagrams, whose receives need 40 bytes in front for the network header, through INIT and
@@ -221,7 +221,8 @@ impl PreparedQp {
         let mut attr = QpAttr { state: QpState::Init, qkey, sq_psn: self.psn, ..QpAttr::default() };
         for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
             attr.state = state;
-            self.step(&attr)?;
+            let own = if state == QpState::Init { AttrMask::QKEY } else { AttrMask::empty() };
+            self.step_with(&attr, own)?;
         }
         Ok(self.qp)
     }
@@ -272,7 +273,12 @@ impl PreparedQp {
 
     /// To `attr.state`, with those of the attributes that the step needs.
     fn step(&self, attr: &QpAttr) -> Result<(), ConnectError> {
-        self.qp.modify(attr, AttrMask::to_enter(self.qp_type, attr.state))
+        self.step_with(attr, AttrMask::empty())
+    }
+
+    /// With `own` besides, which is refused where the queue pair is of another type.
+    fn step_with(&self, attr: &QpAttr, own: AttrMask) -> Result<(), ConnectError> {
+        self.qp.modify(attr, AttrMask::to_enter(self.qp_type, attr.state) | own)
     }
 
     /// The queue pair itself, to be taken through its states by hand.

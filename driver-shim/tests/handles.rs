@@ -16,7 +16,7 @@ use ferroce_driver_shim::{CompletionQueue, ConnectOptions, Device, MemoryRegion,
 use mio::{Registry, Token, Waker};
 use qp::{Access, AsyncEvent, AttrMask, CreateError, QpAttr, QpState, QpType, RecvWr, SendWr, WcStatus};
 use wire::batch::{Caps, RxBurst, TxBatch};
-use wire::{NetHeader, RKey};
+use wire::{NetHeader, QKey, RKey};
 
 /// Limit of any wait of a test; reached only by a failure.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -157,6 +157,21 @@ fn a_completion_queue_of_another_device_is_refused() {
     let pd = near.device.alloc_pd();
     for (send, recv) in [(&near.cq, &far.cq), (&far.cq, &near.cq)] {
         assert_eq!(pd.create_qp(QpType::Rc, send, recv).build().unwrap_err(), CreateError::NoCq);
+    }
+}
+
+#[test]
+fn queue_pairs_of_another_type_are_neither_connected_nor_activated() {
+    let [near, _far] = connected(plain);
+    let pd = near.device.alloc_pd();
+    let of = |qp_type| pd.create_qp(qp_type, &near.cq, &near.cq).build().unwrap();
+    let peer = of(QpType::Rc).endpoint(1);
+    for refused in [
+        of(QpType::Ud).connect(peer, &ConnectOptions::default()),
+        of(QpType::Rc).activate(QKey::new(7)),
+        of(QpType::Uc).activate(QKey::new(7)),
+    ] {
+        assert_eq!(refused.unwrap_err().errno(), libc::EINVAL);
     }
 }
 

@@ -256,6 +256,14 @@ impl Engines {
         }
     }
 
+    /// Whether a message has left that did not ask for an ACK, and none has since.
+    pub(crate) fn has_put_off(&self) -> bool {
+        match self {
+            Self::Rc(requester, _) | Self::XrcIni(requester) => requester.has_put_off(),
+            Self::Uc(..) | Self::Ud(..) | Self::XrcTgt(_) => false,
+        }
+    }
+
     /// Whether a request is sent again so that it asks for an ACK.
     pub(crate) fn asks_for_what_was_put_off(&mut self) -> bool {
         match self {

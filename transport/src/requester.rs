@@ -205,12 +205,9 @@ impl Requester {
             let (psns, op) = self.sq.get(self.cur).map(|wqe| (wqe.psns, wqe.op))?;
             match (psns, op) {
                 (Some(_), _) => break,
-                // What it waits for may be what nobody has asked for.
-                (None, SendOp::Local(op)) if !self.run_local(ctx, &op) => {
-                    if !self.asks_for_what_was_put_off() {
-                        return None;
-                    }
-                }
+                // It may wait for what nobody has asked for, and it may take away what would have to be sent again.
+                (None, SendOp::Local(_)) if self.asks_for_what_was_put_off() => {}
+                (None, SendOp::Local(op)) if !self.run_local(ctx, &op) => return None,
                 (None, SendOp::Local(_)) => {}
                 (None, _) if !self.start(ctx) => return None,
                 (None, _) => break,
@@ -315,10 +312,6 @@ impl Requester {
             return false;
         }
         self.sq[self.cur].psns = Some((self.high, 0));
-        if self.cur > 0 && self.sq[self.cur].flags.contains(SendFlags::SIGNALED) {
-            // Somebody waits for what is before it.
-            self.asks_for_what_was_put_off();
-        }
         self.complete_local(ctx);
         true
     }

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use wire::{ROCE_V2_PORT, icrc};
 
 use super::*;
+use crate::backend::own::nothing_starts;
 use crate::backend::{Packet, PacketConfig, namespace};
 use crate::bridge::{Bridge, BridgeConfig, BridgeError, Report, Stopper, Way};
 
@@ -222,6 +223,7 @@ fn a_bridge_that_ends_is_noticed() {
 
 #[test]
 fn a_path_is_taken_from_the_dead_and_from_no_other() {
+    let _held = nothing_starts();
     let bridge = start("path", &config(WAY));
     let second = Bridge::listen(&bridge.path, &config(WAY));
     assert!(matches!(second, Err(BridgeError::PathInUse { .. })), "{second:?}");

@@ -33,7 +33,7 @@ mod xdp;
 #[cfg(test)]
 mod namespace;
 #[cfg(test)]
-mod own;
+pub(crate) mod own;
 
 pub use bridge::BridgePort;
 pub use error::{JoinError, OpenError};

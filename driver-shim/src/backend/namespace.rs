@@ -3,9 +3,10 @@
 
 use std::net::UdpSocket;
 use std::os::fd::AsFd;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use super::own::start;
 use crate::sys;
 
 /// Set in the process that runs inside.
@@ -40,13 +41,16 @@ fn run_as(options: &[&str], name: &str, body: fn()) {
         command.args(options);
         command
     };
-    match unshare().arg("true").output() {
+    let run = |command: &mut Command| {
+        start(command.stdout(Stdio::piped()).stderr(Stdio::piped()))?.wait_with_output()
+    };
+    match run(unshare().arg("true")) {
         Ok(output) if output.status.success() => {}
         Ok(output) => return println!("skipped: {}", String::from_utf8_lossy(&output.stderr).trim()),
         Err(error) => return println!("skipped: no program unshare: {error}"),
     }
     let this = std::env::current_exe().expect("the path of this program");
-    let output = unshare().arg(this).args([name, "--exact", "--nocapture"]).env(MARK, "1").output();
+    let output = run(unshare().arg(this).args([name, "--exact", "--nocapture"]).env(MARK, "1"));
     let output = output.expect("starts as it just did");
     let said = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);

@@ -160,8 +160,10 @@ impl Sending<'_> {
             }
         };
         // Rule R-REQ-48: where little is left for others, an ACK is to come soon for what is in flight. Rule R-CNP-10: where
-        // the rate is low, one comes before the timeout does.
-        let soon = self.budget.asks || self.share.is_scarce(self.engines.in_flight());
+        // the rate is low, one comes before the timeout does. Rule R-REQ-49: whom a rate holds back may not ask soon.
+        let soon = self.budget.asks
+            || self.share.is_scarce(self.engines.in_flight())
+            || self.budget.is_limited() && self.engines.has_put_off();
         if last_is_ours && soon && self.engines.asks_again() {
             ask_for_ack(batch);
         }

@@ -8,12 +8,12 @@ use wire::{Duration, Instant};
 use super::Requester;
 use crate::ports::Ctx;
 use crate::segment::NextPacket;
-use crate::wqe::{SendFlags, SendOp};
+use crate::wqe::{SendFlags, SendOp, SendWqe};
 
 /// How long nothing is sent until what has not been asked for is.
 pub(super) const ASK_AFTER: Duration = Duration::from_millis(1);
 /// Least wait for an ACK that leaves time for that.
-const LEAST_PATIENCE: Duration = Duration::from_millis(2);
+const LEAST_PATIENCE: Duration = Duration::from_millis(8);
 /// Packets of 4 KiB that segmentation offload sends at once.
 const BATCH: u32 = 15;
 
@@ -57,6 +57,12 @@ impl Asking {
 }
 
 impl Requester {
+    /// Whether a message has left that did not ask, and none has asked since.
+    #[must_use]
+    pub const fn has_put_off(&self) -> bool {
+        self.asking.put_off.is_some()
+    }
+
     /// The packet written last is to ask for an ACK after all, since what is in flight keeps others from sending; false
     /// where one that asks will be answered for all of it.
     pub fn asks_again(&mut self) -> bool {
@@ -67,26 +73,28 @@ impl Requester {
     /// message, one that closes the window, and one that is sent again. Profiles leave some of it out.
     pub(super) fn asks_for_ack(&self, ctx: &Ctx<'_>, next: &NextPacket) -> bool {
         let (params, behaviour) = (ctx.params, ctx.params.behaviour);
-        let every = behaviour.ack_req_every.unwrap_or(every(params.window)).max(1);
+        let every = behaviour.ack_req_every.unwrap_or(now_and_then(params.window)).max(1);
         let followed = behaviour.ack_req_when_idle && self.is_followed(ctx);
-        next.last && !followed && !self.puts_off(ctx, every)
+        next.last && !followed && !self.puts_off(ctx)
             || self.is_repeating() && behaviour.ack_req_on_repeats
             || self.in_flight() + next.span >= params.window
             || self.asking.since + 1 >= every
     }
 
     /// Whether the request at `cur` and the one behind it are SENDs or WRITEs, and nothing keeps the latter
-    /// from leaving next: then the ACK that it asks for answers for both.
+    /// from leaving next, nor from asking where somebody waits: then the ACK that it asks for answers for both.
     fn is_followed(&self, ctx: &Ctx<'_>) -> bool {
         let messages = |index: usize| self.sq.get(index).filter(|wqe| wqe.op.segments().is_some());
         let (Some(_), Some(next)) = (messages(self.cur), messages(self.cur + 1)) else { return false };
         let free = !self.draining && !next.flags.contains(SendFlags::FENCE);
-        free && next.is_readable(ctx.memory, ctx.params.pd)
+        let is_told = |wqe: &SendWqe| wqe.flags.contains(SendFlags::SIGNALED);
+        let asks = is_told(next) || !is_told(&self.sq[self.cur]);
+        free && asks && next.is_readable(ctx.memory, ctx.params.pd)
     }
 
     /// Rule R-REQ-49: whether the request at `cur` need not ask yet: nobody is told when it completes, a quarter of the
     /// send queue at most is kept by such requests, and the ACK timeout leaves time to ask for them later.
-    fn puts_off(&self, ctx: &Ctx<'_>, every: u32) -> bool {
+    fn puts_off(&self, ctx: &Ctx<'_>) -> bool {
         let (params, wqe) = (ctx.params, &self.sq[self.cur]);
         let first = self.asking.put_off.map_or(ctx.now, |(first, _)| first);
         !params.behaviour.ack_req_if_unsignaled
@@ -94,7 +102,8 @@ impl Requester {
             && wqe.op.segments().is_some()
             && !self.draining
             && !self.is_repeating()
-            && self.asking.since + 1 < every.min(params.max_send_wr / 4)
+            && self.asking.since + 1 < now_and_then(params.window).min(params.max_send_wr / 4)
+            && !self.sq.get(self.cur + 1).is_some_and(|next| matches!(next.op, SendOp::Local(_)))
             && params.retransmission_timeout(0).is_none_or(|wait| {
                 wait >= LEAST_PATIENCE && ctx.now.since(first).as_nanos() < wait.as_nanos() / 4
             })
@@ -132,7 +141,7 @@ impl Requester {
 
 /// Packets of a long message of which one asks for an ACK: a quarter of the window, but where that is little as many as
 /// a batch of segmentation offload holds, so that what an ACK lets go makes a full batch.
-fn every(window: u32) -> u32 {
+fn now_and_then(window: u32) -> u32 {
     (window / 4).max((window / 2).min(BATCH))
 }
 

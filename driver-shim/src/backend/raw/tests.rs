@@ -5,7 +5,7 @@ use wire::batch::HeaderKnowledge;
 use wire::icrc;
 
 use super::*;
-use crate::backend::own::{open_when_free, own};
+use crate::backend::own::{nothing_starts, open_when_free, own};
 use crate::backend::{Udp, UdpConfig};
 
 /// Limit of any wait of a test; reached only by a failure.
@@ -95,6 +95,7 @@ fn the_kernel_answers_no_icmp_and_a_connected_peer_sees_no_error() {
 
 #[test]
 fn a_run_that_a_sender_hands_over_as_one_is_lost_and_told_of() {
+    let _held = nothing_starts();
     let Some(mut raw) = open("11.1") else { return };
     let (raw_at, peer_at) = (raw.sockets.all()[0].address, own("11.2"));
     for (offload, came) in [(true, 0), (false, 5)] {

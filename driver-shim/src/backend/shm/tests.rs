@@ -8,6 +8,7 @@ use tempfile::TempDir;
 use wire::{ROCE_V2_PORT, icrc};
 
 use super::*;
+use crate::backend::own::{nothing_starts, start};
 
 /// Limit of any wait of a test; reached only by a failure.
 const LIMIT: StdDuration = StdDuration::from_secs(60);
@@ -139,6 +140,7 @@ fn a_note_that_is_read_while_another_thread_waits_is_passed_on() {
 
 #[test]
 fn an_address_is_held_until_it_is_dropped_and_what_a_dead_owner_left_is_taken_over() {
+    let _held = nothing_starts();
     let directory = Directory::new();
     let first = directory.open(1);
     assert!(matches!(Shm::open_in(directory.path(), address(1)), Err(OpenError::AddressInMemory { .. })));
@@ -169,6 +171,7 @@ fn what_goes_to_nobody_is_lost_until_somebody_is_there() {
 
 #[test]
 fn what_a_device_sent_before_its_end_arrives_and_then_its_ring_is_dropped() {
+    let _held = nothing_starts();
     let directory = Directory::new();
     let (mut a, mut b) = (directory.open(1), directory.open(2));
     let tx = send(&mut a, 2, 5, 1040);
@@ -263,12 +266,12 @@ fn other_process() {
 }
 
 fn start_other(directory: &Directory) -> Child {
-    let mut child = Command::new(std::env::current_exe().expect("this program"))
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    command
         .args(["--exact", "backend::shm::tests::other_process", "--nocapture"])
         .env("FERROCE_TEST_SHM_OTHER", directory.path())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("starts");
+        .stdout(Stdio::piped());
+    let mut child = start(&mut command).expect("starts");
     let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
     let opened = lines.map_while(Result::ok).any(|line| line.contains("open"));
     assert!(opened, "the other process opens its device");

@@ -1,6 +1,6 @@
 //! Rule R-REQ-49: what is not asked for at once is asked for in time.
 
-use wire::{NakCode, PacketRepr, RKey, Syndrome};
+use wire::{LKey, NakCode, PacketRepr, RKey, Syndrome};
 
 use super::*;
 use crate::completion::WcStatus;
@@ -8,6 +8,7 @@ use crate::kit::*;
 use crate::local::LocalOp;
 use crate::params::RcParams;
 use crate::profile::Behaviour;
+use crate::wqe::Sge;
 
 /// An ACK timeout of 84 ms, and room for as many packets as the tests send.
 fn patient(change: impl FnOnce(&mut RcParams)) -> End {
@@ -39,9 +40,11 @@ fn who_is_told_of_its_completion_asks_and_others_ask_now_and_then() {
     assert_eq!(asking(&mut patient(|params| params.max_send_wr = 20), 12), [4, 9], "a quarter of the queue");
     assert_eq!(asking(&mut patient(|params| params.max_send_wr = 7), 4), [0, 1, 2, 3], "a short queue");
     assert_eq!(asking(&mut patient(|params| params.behaviour = &Behaviour::RXE), 4), [0, 1, 2, 3]);
-    assert_eq!(asking(&mut patient(|params| params.behaviour = &Behaviour::CONNECTX), 40), [31]);
-    // 1.3 ms: no time to ask later.
+    assert_eq!(asking(&mut patient(|params| params.behaviour = &Behaviour::CONNECTX), 4), [0, 1, 2, 3]);
+    // 1.3 and 5.2 ms: no time to ask later.
     assert_eq!(asking(&mut patient(|params| params.timeout = 8), 4), [0, 1, 2, 3]);
+    assert_eq!(asking(&mut patient(|params| params.timeout = 10), 4), [0, 1, 2, 3]);
+    assert_eq!(asking(&mut patient(|params| params.timeout = 11), 16), [15]);
     assert_eq!(asking(&mut patient(|params| params.timeout = 0), 16), [15]);
 }
 
@@ -109,7 +112,7 @@ fn the_question_repeats_a_long_message_in_its_last_packet_only() {
 fn who_waits_for_earlier_work_asks_at_once() {
     let invalidate = |n| SendOp::Local(LocalOp::Invalidate { rkey: RKey::new(n) });
     let mut end = patient(|_| {});
-    for key in [1, 2, 3] {
+    for key in [1, 2] {
         end.ram.add(key, BASE + 0x1000_0000, ALL, vec![0; 8]);
     }
     assert!(asking(&mut end, 2).is_empty());
@@ -119,14 +122,42 @@ fn who_waits_for_earlier_work_asks_at_once() {
     assert!(psns(&mut end).is_empty());
     assert_eq!(end.done(), [(2, WcStatus::Success)]);
 
-    // Without the fence it is carried out, and its completion has to wait.
-    send(&mut end, SendFlags::empty());
+    // Behind one that is known of already, the last packet asks at once.
+    end.post_sges(SEND, &[sge(0, 8)], SendFlags::empty());
     end.post_sges(invalidate(2), &[], SendFlags::empty());
-    assert!(psns(&mut end).is_empty(), "nobody is told");
-    end.post_sges(invalidate(3), &[], SendFlags::SIGNALED);
     assert_eq!(psns(&mut end), [(12, true)]);
-    end.ack(12, Syndrome::ACK).unwrap();
-    assert_eq!(end.done(), [(5, WcStatus::Success)]);
+    assert_eq!(end.ram.executed.len(), 2, "nor does it wait without a fence");
+}
+
+/// Rule R-REQ-47: what is sent again must not find its memory gone only because it is asked for.
+#[test]
+fn it_is_asked_before_the_memory_may_go() {
+    let mut end = patient(|_| {});
+    end.ram.add(1, BASE, ALL, vec![3; 64]);
+    let own = Sge { lkey: LKey::new(1), ..sge(0, 8) };
+    for flags in [SendFlags::empty(), SendFlags::SIGNALED] {
+        end.post_sges(SEND, &[own], SendFlags::empty());
+        assert_eq!(end.requests().len(), 1);
+        let invalidate = LocalOp::Invalidate { rkey: RKey::new(1) };
+        end.post_sges(SendOp::Local(invalidate), &[], flags);
+        let [asks] = end.requests().try_into().unwrap();
+        assert!(asks.bth.ack_req());
+        assert_eq!(end.ram.executed, [invalidate]);
+        end.ack(asks.bth.psn().value(), Syndrome::ACK).unwrap();
+        assert!(end.requester.is_empty() && !end.out.fatal);
+        end.ram.executed.clear();
+        end.ram.add(1, BASE, ALL, vec![3; 64]);
+    }
+}
+
+/// The ACK of what follows answers for what is before it, where that one asks.
+#[test]
+fn who_is_told_of_its_completion_does_not_rely_on_one_who_is_not() {
+    let mut end = patient(|params| params.behaviour = &Behaviour::CONNECTX);
+    for flags in [SendFlags::SIGNALED, SendFlags::empty(), SendFlags::SIGNALED] {
+        end.post_sges(SEND, &[sge(0, 8)], flags);
+    }
+    assert_eq!(psns(&mut end), [(10, true), (11, false), (12, true)]);
 }
 
 /// Rule R-REQ-15.
