@@ -97,6 +97,11 @@ impl Share {
         span == 0 || !self.barred && (used == 0 || used + u64::from(span) <= self.limit)
     }
 
+    /// Whether others are at work, who would have to wait for what this queue pair leaves in flight unasked.
+    pub(crate) const fn is_shared(&self) -> bool {
+        self.barred || self.others > self.limit / 16
+    }
+
     /// Whether so much is in flight, `in_flight` of it of this queue pair, that nobody should leave it there unasked.
     pub(crate) const fn is_scarce(&self, in_flight: u32) -> bool {
         self.barred || self.others + in_flight as u64 > self.limit / 2

@@ -160,10 +160,11 @@ impl Sending<'_> {
             }
         };
         // Rule R-REQ-48: where little is left for others, an ACK is to come soon for what is in flight. Rule R-CNP-10: where
-        // the rate is low, one comes before the timeout does. Rule R-REQ-49: whom a rate holds back may not ask soon.
+        // the rate is low, one comes before the timeout does. Rule R-REQ-49: nothing is put off where a
+        // rate holds it back, or where others are at work.
         let soon = self.budget.asks
             || self.share.is_scarce(self.engines.in_flight())
-            || self.budget.is_limited() && self.engines.has_put_off();
+            || (self.budget.is_limited() || self.share.is_shared()) && self.engines.has_put_off();
         if last_is_ours && soon && self.engines.asks_again() {
             ask_for_ack(batch);
         }
