@@ -106,7 +106,7 @@ fn f44_each_queue_pair_has_an_interval_of_its_own() {
     for end in ends {
         let (now, sge) = (world.now, Sge { addr: near.addr, length: 8, lkey: near.lkey });
         for id in 0..4 {
-            let wr = SendWr::write(id, &[sge], far.addr, far.rkey);
+            let wr = SendWr::write(id, &[sge], far.addr, far.rkey).signaled();
             world.nic(end[0]).post_send(now, end[0].qpn, wr).unwrap();
         }
     }
