@@ -240,7 +240,8 @@ impl Requester {
             self.fail_in_order(ctx, WcStatus::LocProtErr);
             return false;
         }
-        self.asking.on_sent(ctx.now, ack_req, next.last);
+        let last = self.snd.wrapping_add(next.span).wrapping_sub(1);
+        self.asking.on_sent(ctx.now, last, ack_req, next.last);
         self.is_new_message = is_new_message;
         self.advance(ctx, next.span, next.opens_read);
         true

@@ -3,7 +3,7 @@
 //! Who waits for a completion asks at once. A request that nobody waits for need not: an ACK takes as long to send and to
 //! receive as a small message. What is left unasked is asked for soon after, so that nothing stays unanswered.
 
-use wire::{Duration, Instant};
+use wire::{Duration, Instant, Psn};
 
 use super::Requester;
 use crate::ports::Ctx;
@@ -22,15 +22,22 @@ const BATCH: u32 = 15;
 pub(super) struct Asking {
     /// Packets sent since one asked.
     since: u32,
+    /// The newest that asked.
+    asked: Option<Psn>,
     /// When the first and the newest message left that did not ask with its last packet, and none has asked since.
     put_off: Option<(Instant, Instant)>,
 }
 
 impl Asking {
-    /// A packet is sent that asks, or does not.
-    pub(super) fn on_sent(&mut self, now: Instant, asks: bool, is_last: bool) {
+    /// A packet whose last PSN is `psn` asks.
+    fn asks(psn: Psn) -> Self {
+        Self { asked: Some(psn), ..Self::default() }
+    }
+
+    /// A packet is sent whose last PSN is `psn`, and which asks or does not.
+    pub(super) fn on_sent(&mut self, now: Instant, psn: Psn, asks: bool, is_last: bool) {
         if asks {
-            *self = Self::default();
+            *self = Self::asks(psn);
             return;
         }
         self.since += 1;
@@ -66,7 +73,8 @@ impl Requester {
     /// The packet written last is to ask for an ACK after all, since what is in flight keeps others from sending; false
     /// where one that asks will be answered for all of it.
     pub fn asks_again(&mut self) -> bool {
-        self.in_flight() > 0 && !core::mem::take(&mut self.asking).has_asked()
+        let asks = Asking::asks(self.snd.wrapping_sub(1));
+        self.in_flight() > 0 && !core::mem::replace(&mut self.asking, asks).has_asked()
     }
 
     /// Rule R-REQ-11: the last packet of a message asks for an ACK, and so does one now and then in a long
@@ -109,15 +117,17 @@ impl Requester {
             })
     }
 
-    /// The time for asking has come, unless something else is about to leave, which will ask in its turn.
+    /// The time for asking has come, unless something else is about to leave, which will ask in its turn, or who asked
+    /// before has no answer yet: the peer is at work.
     pub(super) fn ask_in_time(&mut self, now: Instant) {
         self.skip_finished();
+        let awaits = self.asking.asked.is_some_and(|psn| psn.diff(self.una) >= 0);
         let goes_on = self.local_error.is_none()
             && self.sq.get(self.cur).is_some_and(|next| {
                 next.psns.is_some() || !self.draining && !matches!(next.op, SendOp::Local(_))
             });
         match &mut self.asking.put_off {
-            Some((_, newest)) if goes_on => *newest = now,
+            Some((_, newest)) if goes_on || awaits => *newest = now,
             _ => _ = self.asks_for_what_was_put_off(),
         }
     }

@@ -74,6 +74,24 @@ fn silence_is_followed_by_one_question_for_all() {
     assert_eq!(end.requester.poll_timeout(), None);
 }
 
+/// The peer is slow: its answer to an earlier question may answer this one too.
+#[test]
+fn a_question_waits_for_the_answer_to_the_one_before() {
+    let mut end = patient(|_| {});
+    assert!(send(&mut end, SendFlags::SIGNALED).bth.ack_req());
+    assert!(asking(&mut end, 2).is_empty());
+    for _ in 0..3 {
+        end.wait(ASK_AFTER);
+        assert!(psns(&mut end).is_empty());
+    }
+    end.ack(10, Syndrome::ACK).unwrap();
+    assert!(psns(&mut end).is_empty());
+    end.wait(ASK_AFTER);
+    assert_eq!(psns(&mut end), [(12, true)]);
+    end.ack(12, Syndrome::ACK).unwrap();
+    assert_eq!((end.requester.poll_timeout(), end.requester.len()), (None, 0));
+}
+
 #[test]
 fn each_packet_puts_the_question_off_but_not_for_ever() {
     let mut end = patient(|_| {});
