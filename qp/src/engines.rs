@@ -99,9 +99,16 @@ impl Engines {
         }
     }
 
+    fn requester_mut(&mut self) -> Option<&mut Requester> {
+        match self {
+            Self::Rc(requester, _) | Self::XrcIni(requester) => Some(requester),
+            Self::Uc(..) | Self::Ud(..) | Self::XrcTgt(_) => None,
+        }
+    }
+
     /// The numbers of repeats have changed.
     pub(crate) fn reload_retries(&mut self, params: &RcParams) {
-        if let Self::Rc(requester, _) | Self::XrcIni(requester) = self {
+        if let Some(requester) = self.requester_mut() {
             requester.reload_retries(params);
         }
     }
@@ -165,14 +172,11 @@ impl Engines {
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        match self {
-            Self::Rc(requester, _) | Self::XrcIni(requester) => requester.poll_timeout(),
-            Self::Uc(..) | Self::Ud(..) | Self::XrcTgt(_) => None,
-        }
+        self.requester()?.poll_timeout()
     }
 
     pub(crate) fn handle_timeout(&mut self, ctx: &mut Ctx<'_>) {
-        if let Self::Rc(requester, _) | Self::XrcIni(requester) = self {
+        if let Some(requester) = self.requester_mut() {
             requester.handle_timeout(ctx);
         }
     }
@@ -226,50 +230,32 @@ impl Engines {
 
     /// PSNs in flight, which the device bounds for all its reliable queue pairs together.
     pub(crate) fn in_flight(&self) -> u32 {
-        match self {
-            Self::Rc(requester, _) | Self::XrcIni(requester) => requester.in_flight(),
-            Self::Uc(..) | Self::Ud(..) | Self::XrcTgt(_) => 0,
-        }
+        self.requester().map_or(0, Requester::in_flight)
     }
 
     /// PSNs that the request takes that was announced; 0 of what nobody bounds.
     pub(crate) fn next_span(&self) -> u32 {
-        match self {
-            Self::Rc(requester, _) | Self::XrcIni(requester) => requester.next_span(),
-            Self::Uc(..) | Self::Ud(..) | Self::XrcTgt(_) => 0,
-        }
+        self.requester().map_or(0, Requester::next_span)
     }
 
     /// Whether something is in flight to a peer that did not answer in time.
     pub(crate) fn is_in_doubt(&self) -> bool {
-        match self {
-            Self::Rc(requester, _) | Self::XrcIni(requester) => requester.is_in_doubt(),
-            Self::Uc(..) | Self::Ud(..) | Self::XrcTgt(_) => false,
-        }
+        self.requester().is_some_and(Requester::is_in_doubt)
     }
 
     /// Whether the request that was written last has to ask for an ACK after all.
     pub(crate) fn asks_again(&mut self) -> bool {
-        match self {
-            Self::Rc(requester, _) | Self::XrcIni(requester) => requester.asks_again(),
-            Self::Uc(..) | Self::Ud(..) | Self::XrcTgt(_) => false,
-        }
+        self.requester_mut().is_some_and(Requester::asks_again)
     }
 
     /// Whether a message has left that did not ask for an ACK, and none has since.
     pub(crate) fn has_put_off(&self) -> bool {
-        match self {
-            Self::Rc(requester, _) | Self::XrcIni(requester) => requester.has_put_off(),
-            Self::Uc(..) | Self::Ud(..) | Self::XrcTgt(_) => false,
-        }
+        self.requester().is_some_and(Requester::has_put_off)
     }
 
     /// Whether a request is sent again so that it asks for an ACK.
     pub(crate) fn asks_for_what_was_put_off(&mut self) -> bool {
-        match self {
-            Self::Rc(requester, _) | Self::XrcIni(requester) => requester.asks_for_what_was_put_off(),
-            Self::Uc(..) | Self::Ud(..) | Self::XrcTgt(_) => false,
-        }
+        self.requester_mut().is_some_and(Requester::asks_for_what_was_put_off)
     }
 
     /// Writes the request that was announced; false where its memory has gone.
