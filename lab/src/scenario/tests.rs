@@ -158,7 +158,7 @@ fn a_change_that_is_wrong_is_named_itself() {
         ),
         (
             "cc.profile=none",
-            "--set cc.profile=\"none\": [cc] profile = \"none\": it must be one of paper, connectx",
+            "--set cc.profile=none: [cc] profile = \"none\": it must be one of paper, connectx",
         ),
         ("speed=1", "--set speed=1: there is no key speed; the keys here are "),
         ("senders", "--set senders: a change is key.path=value"),

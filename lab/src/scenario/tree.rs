@@ -56,8 +56,10 @@ pub(super) enum Value {
 #[derive(Clone, Debug)]
 pub(super) struct Source {
     text: String,
-    /// Bytes of the file; what follows are changes, one a line.
+    /// Bytes of the file; what follows are changes, one a line, as they were read.
     file: usize,
+    /// Where each of them begins, and how it was given.
+    sets: Vec<(usize, String)>,
 }
 
 impl Source {
@@ -67,8 +69,8 @@ impl Source {
             let lines = self.text.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count();
             return Place::Line(lines + 1);
         }
-        let begin = self.text.get(..at).and_then(|text| text.rfind('\n')).map_or(0, |newline| newline + 1);
-        Place::Set(self.text[begin..].lines().next().unwrap_or_default().to_owned())
+        let given = self.sets.iter().rev().find(|(begin, _)| *begin <= at);
+        Place::Set(given.map_or_else(String::new, |(_, set)| set.clone()))
     }
 
     /// What is written at `span`, for messages: its first line, and whether there are more.
@@ -81,28 +83,26 @@ impl Source {
 
 /// Reads `text` and applies `sets`, each `key.path=value`.
 pub(super) fn parse(text: &str, sets: &[String]) -> Result<(Source, Table), ScenarioError> {
-    let mut source = Source { text: format!("{text}\n"), file: text.len() + 1 };
+    let mut source = Source { text: format!("{text}\n"), file: text.len() + 1, sets: Vec::new() };
     let mut table = read(text, 0).map_err(|(at, what)| ScenarioError::new(source.place(at), None, what))?;
     for set in sets {
         let wrong = |what: String| ScenarioError::new(Place::Set(set.clone()), None, what);
         let at = source.text.len();
-        source.text.push_str(set);
-        source.text.push('\n');
+        source.sets.push((at, set.clone()));
         let (key, value) = set.split_once('=').ok_or_else(|| wrong("a change is key.path=value".into()))?;
-        let change = match read(set, at) {
-            Ok(change) => change,
+        let (change, text) = match read(set, at) {
+            Ok(change) => (change, set.clone()),
             // A word needs no quotes on a command line.
             Err((_, what)) if value.is_empty() || value.contains(['"', '\'', '[', '{', '#']) => {
                 return Err(wrong(what));
             }
             Err(_) => {
                 let quoted = format!("{key}={:?}", value.trim());
-                source.text.truncate(at);
-                source.text.push_str(&quoted);
-                source.text.push('\n');
-                read(&quoted, at).map_err(|(_, what)| wrong(what))?
+                (read(&quoted, at).map_err(|(_, what)| wrong(what))?, quoted)
             }
         };
+        source.text.push_str(&text);
+        source.text.push('\n');
         merge(&mut table, change).map_err(wrong)?;
     }
     Ok((source, table))
